@@ -19,10 +19,12 @@ from transformers import LlamaForCausalLM, PreTrainedModel
 from covey.contracts.errors import SettingError
 from covey_training.head_model import Head
 from covey_training.numbers import mixed
+from covey_training.optimiser import Clock
 from covey_training.sampling import Sample
 
 DEPTH = 5
-ROWS = 8  # samples that are read together
+NO_LIMIT = Clock(None)
+ROWS, NUMBERS = 8, 1 << 25  # samples that are read together at most, and numbers of their logits
 NGRAMS = "n-gram"
 
 
@@ -45,10 +47,17 @@ def acceptances(target_logits: torch.Tensor, drafter_logits: torch.Tensor) -> to
     return torch.minimum(p, q).sum(-1)
 
 
-def padded(samples: Sequence[Sample], device: torch.device) -> Iterator[tuple[Sequence[Sample], torch.Tensor]]:
-    """Yield a few samples at a time with their tokens, (rows, width), padded on the right, which changes no result."""
-    for start in range(0, len(samples), ROWS):
-        chosen = samples[start : start + ROWS]
+def padded(
+    target: PreTrainedModel, samples: Sequence[Sample], clock: Clock
+) -> Iterator[tuple[Sequence[Sample], torch.Tensor]]:
+    """Yield a few samples at a time with their tokens, (rows, width), padded on the right, which changes no result.
+    Stop when the clock's minutes are over, but not before the first."""
+    device, longest = target.device, max((len(one.prompt) + len(one.continuation) for one in samples), default=1)
+    rows = max(1, min(ROWS, NUMBERS // (longest * int(target.config.vocab_size))))
+    for start in range(0, len(samples), rows):
+        if start and clock.left(1.0) == 0:
+            return
+        chosen = samples[start : start + rows]
         texts = [[*one.prompt, *one.continuation] for one in chosen]
         width = max(map(len, texts))
         yield chosen, torch.tensor([text + [0] * (width - len(text)) for text in texts], device=device)
@@ -56,11 +65,11 @@ def padded(samples: Sequence[Sample], device: torch.device) -> Iterator[tuple[Se
 
 @torch.no_grad()
 def sample_acceptances(
-    target: PreTrainedModel, drafters: Mapping[str, LlamaForCausalLM], samples: Sequence[Sample]
+    target: PreTrainedModel, drafters: Mapping[str, LlamaForCausalLM], samples: Sequence[Sample], clock: Clock
 ) -> dict[str, list[list[float]]]:
     """Return, per drafter and sample, the acceptance at each sampled position."""
     rates: dict[str, list[list[float]]] = {name: [] for name in drafters}
-    for chosen, ids in padded(samples, target.device):
+    for chosen, ids in padded(target, samples, clock):
         expected = target(input_ids=ids, use_cache=False).logits
         for name, drafter in drafters.items():
             likely = acceptances(expected, drafter(input_ids=ids, use_cache=False).logits)
@@ -83,10 +92,11 @@ def of_others(
     drafters: Mapping[str, LlamaForCausalLM],
     samples: Sequence[Sample],
     looked_up: Sequence[Sequence[bool]],
+    clock: Clock = NO_LIMIT,
 ) -> dict[str, Measured]:
     """Return the measures of drafters that read only tokens, and of n-grams. `looked_up` says whether n-grams were
     right about each token. For both, the depth of a token in its chain makes no difference."""
-    rates = {**sample_acceptances(target, drafters, samples), NGRAMS: looked_up}
+    rates = {**sample_acceptances(target, drafters, samples, clock), NGRAMS: looked_up}
     return {
         name: measured(torch.cat([torch.tensor(row).double().unfold(0, DEPTH, 1) for row in rows if len(row) >= DEPTH]))
         for name, rows in rates.items()
@@ -94,11 +104,11 @@ def of_others(
 
 
 @torch.no_grad()
-def of_head(target: PreTrainedModel, head: Head, samples: Sequence[Sample]) -> Measured:
+def of_head(target: PreTrainedModel, head: Head, samples: Sequence[Sample], clock: Clock = NO_LIMIT) -> Measured:
     """Return the measures of a head. A chain with its first token at position p begins at index p - 2. There the head
     reads the token at p - 1, which the target drew last."""
     kept, agreed = [], []
-    for chosen, tokens in padded(samples, target.device):
+    for chosen, tokens in padded(target, samples, clock):
         places = tokens.shape[1] - DEPTH
         taps, embeddings, expected = head.read(target, tokens)
         rates, same = [], []

@@ -164,7 +164,7 @@ def fit(
     saved_at = budget.seconds
     student.train()
     with Steps(apart=LINE_SECONDS) as bar, held_back() as interrupted:
-        task = bar.add_task("drafter", total=1.0)
+        task, told = bar.add_task("drafter", total=1.0), budget.seconds
         variations: list[torch.Tensor] = []
         lessons = 0  # since the start or the last entry in the history
         while (progress := budget.progress(step)) < 1.0 and not stop(step) and not interrupted.is_set():
@@ -180,7 +180,12 @@ def fit(
                 acceptance, lessons = 1 - float(torch.stack(variations).mean()), 0
                 variations.clear()
                 history.append({"step": step, "seconds": round(budget.seconds, 1), "acceptance": acceptance})
-                bar.update(task, completed=progress, description=f"drafter: step {step}, acceptance {acceptance:.3f}")
+                said = f"drafter: step {step}, acceptance {acceptance:.3f}"
+                bar.update(task, completed=progress, description=said)
+                told = budget.seconds
+            elif budget.seconds - told > LINE_SECONDS:  # steps may take long
+                bar.update(task, completed=progress, description=f"drafter: step {step}")
+                told = budget.seconds
             if budget.seconds - saved_at > settings.save_seconds:
                 save()
                 saved_at = budget.seconds

@@ -73,10 +73,11 @@ def make(options: argparse.Namespace) -> tuple[Path, chains.Report]:
     distil.fit(head, loss, budget, path, device=device, settings=SETTINGS)
     if options.bytes:
         head_model.round_to_bytes(head)
+    Console(stderr=True).print("measuring the head on texts that were held out", highlight=False)
     report: chains.Report = {
         group: {
-            HEAD: chains.of_head(model, head, samples),
-            **chains.of_others(model, {}, samples, own.looked_up(samples)),
+            HEAD: chains.of_head(model, head, samples, clock),
+            **chains.of_others(model, {}, samples, own.looked_up(samples), clock),
         }
         for group, samples in held_out.items()
     }

@@ -70,7 +70,7 @@ def make(options: argparse.Namespace) -> Made:
     )
     student.eval()
     samples = [one for group in held_out.values() for one in group][: None if options.minutes is None else MEASURED]
-    found = chains.of_others(model, {GENERAL: student}, samples, looked_up(samples))
+    found = chains.of_others(model, {GENERAL: student}, samples, looked_up(samples), clock)
     folder = options.out.resolve()
     made = Made(folder, folder / "profile.toml", {"held out": found})
     _save(student, target.folder, made)
@@ -118,7 +118,7 @@ def _save(student: LlamaForCausalLM, target: Path, made: Made) -> None:
 def describe(staging: Path, target: Path, name: str, folder: Path, said: str, *, is_head: bool = False) -> None:
     """Write the target's tokenizer and a profile that serves target and drafter into `staging`, next to the drafter's
     weights. `folder` is where the weights will be."""
-    head = f'device = "cpu"\nhead = {json.dumps(name)}\n' if is_head else ""
+    head = f"head = {json.dumps(name)}\n" if is_head else ""
     for file in (*TOKENIZERS, "special_tokens_map.json", "merges.txt", "added_tokens.json"):
         if (target / file).is_file():
             shutil.copyfile(target / file, staging / file)

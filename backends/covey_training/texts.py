@@ -115,8 +115,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--texts", type=Path, metavar="FILE.jsonl", help=told)
     many = f"most texts that the target writes (default: {SAMPLES}; with --minutes, as many as time allows)"
     parser.add_argument("--samples", type=int, help=many)
-    parser.add_argument("--tokens", type=int, default=128, help="most tokens of each text")
-    parser.add_argument("--window", type=int, default=256, help="tokens of a lesson, including its prompt")
+    parser.add_argument("--tokens", type=int, default=128, help="most tokens of each text (default: 128)")
+    parser.add_argument("--window", type=int, default=256, help="tokens of a lesson, with its prompt (256)")
     parser.add_argument("--rows", type=int, default=4, help="lessons per step")
 
 
@@ -358,8 +358,8 @@ def _windows(target: Target, kept: Kept, told: Sequence[int] = ()) -> torch.Tens
     joined += told
     if len(joined) < target.window:
         raise SettingError(
-            f"the target wrote only {len(joined)} tokens; learning needs at least {target.window}: give more --minutes "
-            "or --samples"
+            f"the target finished only {len(joined)} tokens of texts; learning needs {target.window}: give more "
+            "--minutes or --samples, or fewer --tokens for each text"
         )
     return torch.tensor(joined[: len(joined) // target.window * target.window]).view(-1, target.window)
 

@@ -26,7 +26,8 @@ def test_a_special_token_is_no_part_of_the_text() -> None:
     end = pieces.of(0)
     assert (end.token, end.shown) == ("<|endoftext|>", False)
     assert Offsets().of([end, end]) == [0, 0]
-    assert pieces.of(1 << 30).raw == b"", "a model may have more ids than its tokenizer"
+    unknown = pieces.of(1 << 30)
+    assert (unknown.raw, unknown.token) == (b"", f"token_id:{1 << 30}"), "a model may have more ids than its tokenizer"
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ import json
 import re
 from codecs import getincrementaldecoder
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -40,10 +41,10 @@ class Pieces:
 
     def of(self, token: int) -> Piece:
         raw, shown = self._raw(token)
-        try:
-            return Piece(raw.decode(), raw, shown)
-        except UnicodeDecodeError:
-            return Piece(f"token_id:{token}", raw, shown)
+        with suppress(UnicodeDecodeError):
+            if raw or token in self._added or self._tokenizer.id_to_token(token) is not None:
+                return Piece(raw.decode(), raw, shown)
+        return Piece(f"token_id:{token}", raw, shown)
 
     def _raw(self, token: int) -> tuple[bytes, bool]:
         added, text = self._added.get(token), self._tokenizer.id_to_token(token)
