@@ -26,6 +26,7 @@ from covey.contracts.types import (
 from covey.loop.configuration import EngineConfig, EngineHooks
 from covey.loop.engine import Engine
 from covey.planner.build import build
+from covey.planner.expectations import Expectations
 from covey.planner.round_planner import RoundPlanner
 from covey.planner.selection import best
 from covey.planner.switching import SwitchCosts
@@ -256,6 +257,18 @@ def test_rows_that_draw_at_random_are_a_kind_of_their_own() -> None:
         ("first", False): 2,
         ("first", True): 1,
     }
+
+
+def test_the_policy_is_told_how_each_request_leans() -> None:
+    policy = Listed(2)
+    serving = Serving(planner(policy, expectations=Expectations(4, 8)), right=1)
+    for key, temperature in enumerate((0.0, 1.0, 0.0)):
+        serving.engine.submit(request(key, [1, 2, 3 + key], 30, sampling=Sampling(temperature)))
+    serving.run(6)
+    first, second, third = (active.leaning.shift for active in serving.engine.scheduler.running.values())
+    assert first * second, "one of two drafts is right, which is not what was expected"
+    serving.run(1)
+    assert policy.asked[-1].shifts == ((first, third), (second,))
 
 
 class Sparing(PrefixDrafter):

@@ -7,6 +7,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from covey.bandits.leaning import Leaning
+
 UNKNOWN = math.inf  # seconds per token of an arm that was never played
 Kind = tuple[str, bool]  # a drafter, and whether its rows draw tokens at random: those accept fewer drafts
 
@@ -29,6 +31,8 @@ class Situation:
     width: int = 1  # lanes of a row's tree
     sampled: tuple[int, ...] = ()  # by drafter, its rows with a temperature above 0; empty: none
     joining: int = 0  # rows that will decode, too, once their prompts are read
+    # The shifts of its rows' log odds of acceptance (`leaning`), for each of `kinds`; empty: none.
+    shifts: tuple[tuple[float, ...], ...] = ()
 
     @property
     def why_plain(self) -> str:
@@ -68,6 +72,7 @@ class Trials:
     accepted: Sequence[int]
     asked: int = 0  # draft tokens asked for, and verified; 0 and 0: all were verified
     verified: int = 0
+    rows: Sequence[tuple[Leaning, int, int]] = ()  # the same for each row: drafts tried, and accepted
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,9 +17,9 @@ After an alarm, the counts from before S was last 0 are forgotten at every posit
 alarm comes less than once in e^ALARM rounds on average, for any number of trials per round. A change less than half as
 large is left to forgetting.
 
-With few rows, requests that differ look like changes, and the estimate follows them one by one. That suits a choice for
-these rows. If the requests' rates follow Beta(3, 2), 1,000 rounds of one row raise some five alarms, of four rows two,
-of 32 rows none. Suspicion that the drafter became better adds enough doubt to make the policy try it.
+Requests differ, and each leans to more or fewer accepted drafts than others (`covey.bandits.leaning`). E(k) of a batch
+follows the leanings of its requests. Trials are compared with what was expected of their requests, so another request
+is seldom taken for a change. Suspicion that the drafter became better adds enough doubt to make the policy try it.
 
 A recent change may soon be over. While nothing is tried, counts fade to half within as many rounds as the change has
 lasted. So a drafter that looked useless for one request is tried again for the next, and then ever more rarely.
@@ -27,8 +27,11 @@ lasted. So a drafter that looked useless for one request is tried again for the 
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Sequence
+
+from covey.bandits.leaning import Leaning, shifted
 
 MEMORY = 3000.0  # trials after which an old one counts 1/e
 IDLE = 5000.0  # rounds without any trial after which counts of that age or older count half
@@ -97,11 +100,17 @@ class Acceptance:
         self._doubt = [0.0]
         self._current = False
 
-    def update(self, tried: Sequence[int], accepted: Sequence[int]) -> None:
-        """Count rows that were tried, and accepted, by position; deeper positions may be left out."""
+    def update(
+        self, tried: Sequence[int], accepted: Sequence[int], rows: Sequence[tuple[Leaning, int, int]] = ()
+    ) -> None:
+        """Count rows that were tried, and accepted, by position; deeper positions may be left out. `rows` says the same
+        row by row: it was expected of each by its request's leaning, which learns from it."""
         self._settle()
-        places = enumerate(zip(tried, accepted, self.rates()))
+        places = enumerate(zip(tried, accepted, self._expected_of(rows, tried)))
         trials = [(index, looked, right, rate) for index, (looked, right, rate) in places if looked]
+        rates = self.rates()
+        for leaning, looked, right in rows:
+            leaning.add(rates, looked, right)
         for index, looked, right, _ in trials:
             keep = max(0.0, 1.0 - looked / MEMORY)
             self._tried[index] = self._tried[index] * keep + looked
@@ -114,6 +123,20 @@ class Acceptance:
                 break
         self._age = min(IDLE, self._age + 1.0)
         self._changed()
+
+    def together(self, shifts: Sequence[float], rows: int) -> list[float]:
+        """Return the tokens of so many rows for each depth from 0; `shifts` are those of their requests, if any has
+        one. Does not mutate."""
+        tokens, _ = self.expected()
+        if not any(shifts):
+            return [rows * each for each in tokens]
+        total = [float(rows)] + [0.0] * (len(tokens) - 1)
+        for shift in shifts:
+            path = 1.0
+            for depth, rate in enumerate(shifted(self.rates(), shift), 1):
+                path *= rate
+                total[depth] += path
+        return list(itertools.accumulate(total))
 
     def fill(self, asked: int, verified: int) -> None:
         """Count the draft tokens that were asked for and verified."""
@@ -145,6 +168,17 @@ class Acceptance:
                 lean = (accepted + LEAN * lean) / (tried + LEAN)
                 self._rates.append(lean)
         return self._rates
+
+    def _expected_of(self, rows: Sequence[tuple[Leaning, int, int]], tried: Sequence[int]) -> list[float]:
+        """Return the rates that were expected at each position, on average over the rows that were tried there."""
+        rates = self.rates()
+        if not any(leaning.shift for leaning, _, _ in rows):
+            return rates
+        total = [0.0] * len(rates)
+        for leaning, looked, _ in rows:
+            for index, rate in enumerate(shifted(rates[:looked], leaning.shift)):
+                total[index] += rate
+        return [each / looked if looked else rate for each, looked, rate in zip(total, tried, rates)]
 
     def _compute(self) -> None:
         tokens, doubt = [1.0], [0.0]

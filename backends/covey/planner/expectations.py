@@ -63,7 +63,7 @@ class Expectations:
 
     def of(self, situation: Situation) -> Expected:
         """Return the expectations of a batch. Does not mutate the estimates."""
-        shared = situation.shares, situation.sampled
+        shared = situation.shares, situation.sampled, situation.shifts
         key = situation.rows, shared, situation.drafts, situation.width
         if self._last is not None and self._last[0] == key:
             return self._last[1]
@@ -172,7 +172,7 @@ class Expectations:
         if outcome.trials:
             self._last = None
         for kind, trials in outcome.trials.items():
-            self._accepted(kind).update(trials.tried, trials.accepted)
+            self._accepted(kind).update(trials.tried, trials.accepted, trials.rows)
             self._accepted(kind).fill(trials.asked, trials.verified)
         if situation.ceiling and situation.shares:
             for kind, _ in situation.kinds():
@@ -197,17 +197,19 @@ class Expectations:
     def _tokens(self, situation: Situation) -> tuple[list[float], list[float]]:
         """Return the tokens that a round yields, and their relative deviation, by depth."""
         kinds = situation.kinds()
+        shifts = situation.shifts or ((),) * len(kinds)
         plain = situation.rows - situation.drafting
         if len(kinds) == 1 and not plain:
             kind, rows = kinds[0]
-            per_row, doubt = self._accepted(kind).expected()
-            return [rows * tokens for tokens in per_row], doubt
+            accepted = self._accepted(kind)
+            return accepted.together(shifts[0], rows), accepted.expected()[1]
         tokens = [float(plain)] * (self._max_depth + 1)
         squares = [0.0] * (self._max_depth + 1)
-        for kind, rows in kinds:
-            for depth, (each, deviation) in enumerate(zip(*self._accepted(kind).expected())):
-                tokens[depth] += rows * each
-                squares[depth] += (rows * each * deviation) ** 2
+        for (kind, rows), own in zip(kinds, shifts):
+            accepted = self._accepted(kind)
+            for depth, (each, deviation) in enumerate(zip(accepted.together(own, rows), accepted.expected()[1])):
+                tokens[depth] += each
+                squares[depth] += (each * deviation) ** 2
         return tokens, [square**0.5 / total for square, total in zip(squares, tokens)]
 
     def _accepted(self, kind: Kind) -> Acceptance:

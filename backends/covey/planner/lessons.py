@@ -10,12 +10,13 @@ answered.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
+from covey.bandits.leaning import Leaning
 from covey.bandits.policy import DraftCall, Kind, Outcome, Trials
 from covey.contracts.types import LOOKUP, Ints, RowStatus, Trees
 from covey.requests.rounds import Choice, Round
@@ -159,18 +160,20 @@ def _trials(done: Round, names: Iterable[str], max_depth: int) -> dict[Kind, Tri
         np.where(looked, done.plan.depth[:rows] * done.plan.width[:rows], 0),
         np.where(looked, done.kept.sizes[:rows], 0),
     )
+    tried, leanings = np.minimum(counts[0], counts[1] + 1), [active.leaning for active in done.batch.rows[:rows]]
+    chains = tuple(zip(leanings, tried.tolist(), np.minimum(counts[0], counts[1]).tolist()))
     by_drafter = _by_drafter(done, names).items()
     random = np.array([not active.request.sampling.greedy for active in done.batch.rows[:rows]])
     if random.all() or not random.any():
         kind = bool(random[0])
-        return {(name, kind): _counted(max_depth, *(each[mine] for each in counts)) for name, mine in by_drafter}
+        return {(name, kind): _counted(max_depth, chains, mine, *counts) for name, mine in by_drafter}
     found = {}
     for name, mine in by_drafter:
         for kind in (False, True):
             those = np.zeros(rows, np.bool_)
             those[mine] = random[mine] == kind
             if those.any():
-                found[name, kind] = _counted(max_depth, *(each[those] for each in counts))
+                found[name, kind] = _counted(max_depth, chains, those, *counts)
     return found
 
 
@@ -189,7 +192,12 @@ def deepest_kept(trees: Trees) -> Ints:
     return found
 
 
-def _counted(max_depth: int, depths: Ints, accepted: Ints, wanted: Ints, verified: Ints) -> Trials:
+def _counted(
+    max_depth: int, chains: Sequence[tuple[Leaning, int, int]], mine: npt.NDArray[np.bool_] | slice, *counts: Ints
+) -> Trials:
+    """Return the trials of some rows, of `chains` and counts of all: depths, accepted, asked for and verified ones."""
+    depths, accepted, wanted, verified = (each[mine] for each in counts)
+    rows = chains if isinstance(mine, slice) else [chains[row] for row in np.flatnonzero(mine).tolist()]
     right = _at_least(np.minimum(depths, accepted), max_depth)
     deepest = int(depths.max())
     asked, came = int(wanted.sum()), int(verified.sum())
@@ -198,7 +206,7 @@ def _counted(max_depth: int, depths: Ints, accepted: Ints, wanted: Ints, verifie
         reached = [len(depths), *right[: deepest - 1], *unseen] if deepest else unseen
     else:
         reached = _at_least(np.minimum(depths, accepted + 1), max_depth)
-    return Trials(reached, right, asked, came)
+    return Trials(reached, right, asked, came, rows)
 
 
 def _at_least(values: Ints, most: int) -> list[int]:

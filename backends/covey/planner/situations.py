@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from covey.bandits.policy import Situation
+from covey.bandits.policy import Kind, Situation
 from covey.planner.drafters.policy import Assignment
 from covey.planner.rows import draft_tokens, spare
 from covey.requests.roster import Roster
@@ -21,6 +21,7 @@ def situation_of(
     counts: dict[str, int] = {}
     missed: dict[str, int] = {}
     sampled: dict[str, int] = {}
+    shifts: dict[Kind, list[float]] = {}
     lag = 0
     alike = True  # every row drafts a chain of the policy's depth
     served = False  # some row's drafter is available
@@ -34,7 +35,9 @@ def situation_of(
         unseen = active.num_tokens - active.seen.get(name, 0)
         lag = max(lag, unseen)
         missed[name] = missed.get(name, 0) + unseen
-        sampled[name] = sampled.get(name, 0) + (not active.request.sampling.greedy)
+        random = not active.request.sampling.greedy
+        sampled[name] = sampled.get(name, 0) + random
+        shifts.setdefault((name, random), []).append(active.leaning.shift)
     ceiling = max(0, min(max_depth, spare(batch, budget))) if served else 0
     prefill = int(batch.chunk[rows:].sum()) if len(batch.rows) > rows else 0
     if not counts:
@@ -55,4 +58,5 @@ def situation_of(
         width,
         tuple(sampled.values()),
         batch.joining,
+        tuple(tuple(shifts[name, random]) for name in counts for random in (False, True) if (name, random) in shifts),
     )

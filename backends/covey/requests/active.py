@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from covey.bandits.leaning import Leaning
 from covey.contracts.types import (
     NO_FLOATS,
     NO_INTS,
@@ -49,6 +50,7 @@ class ActiveRequest:
     seen: dict[str, int] = field(default_factory=dict)  # drafter -> tokens of this request sent to it
     states: Words = field(default_factory=lambda: NO_STATES)  # the target's, of positions from `first_state` on
     first_state: int = 0
+    leaning: Leaning = field(default_factory=Leaning)  # of its drafts
     bandit: Any = None  # private to the planner: chooses its drafter
     text: Any = None  # private to `covey.loop.lookups`: its index of this text
     offer: Offer | None = None  # the last drafts from its own text
