@@ -194,6 +194,25 @@ def test_whatever_a_drafter_raises_is_its_own_failure(caplog: pytest.LogCaptureF
     assert sink.ended[2].accepted > 20
 
 
+def test_a_drafter_that_proposes_more_than_was_asked_for_has_failed() -> None:
+    """Else the pass might have no room for all its drafts, and every request in it would suffer."""
+
+    class Eager(HashDrafter):
+        def draft(self, work: DraftWork) -> DraftReply:
+            return super().draft(replace(work, depth=work.depth + 60))
+
+    errors = list[CoveyError]()
+    drafters = {"eager": Eager(1.0), "whole": HashDrafter(1.0)}
+    engine, target, sink = serving(drafters, clock=ManualClock(), failed=lambda _name, error: errors.append(error))
+    for key, name in enumerate(drafters):
+        engine.submit(request(key, [1, 2, key], 30, drafter=name))
+    while engine.round():
+        pass
+    assert {key: sink.tokens[key] for key in range(2)} == {key: continuation([1, 2, key], 30) for key in range(2)}
+    assert str(errors[0]) == "it proposed 64 drafts for a row, 4 were asked for"
+    assert max(int(work.trees.sizes.max(initial=0)) for work in target.works) == 4
+
+
 class Shipping(HashDrafter):
     """Ships q rows of `places` entries, the first of them the node's own token."""
 

@@ -212,6 +212,8 @@ class Channel:
         if call.work.depth.any():
             self.roster.settled(self.name)
         error = call.future.exception()
+        if error is None:
+            error = _excess(call.work, call.future.result())
         if error is not None:
             self._fail(call, error)
             return None
@@ -252,3 +254,14 @@ class Channel:
             log.warning("drafter %s: %s; its rows decode plainly", self.name, error)
         if self.failed is not None:
             self.failed(self.name, error)
+
+
+def _excess(work: DraftWork, reply: DraftReply) -> PortError | None:
+    """Return an error if some row got more drafts than were asked for: a pass has room for no more. The drafter may be
+    another server's."""
+    more = reply.trees.sizes > work.depth * work.width
+    if not more.any():
+        return None
+    row = int(np.argmax(more))
+    asked = int(work.depth[row] * work.width[row])
+    return PortError(f"it proposed {int(reply.trees.sizes[row])} drafts for a row, {asked} were asked for")
