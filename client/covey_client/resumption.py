@@ -33,7 +33,7 @@ class Resumption:
         self._build, self._settings, self._now = build, dict(settings), now
         self._tokens: list[int] = []
         self._texts: list[str] = []
-        self._repeating = False  # and then these are known:
+        self._repeating = False  # while it is true, the next three are valid
         self._text = ""  # the part before the break
         self._again_tokens: list[int] = []  # of the repetition
         self._again_text = ""

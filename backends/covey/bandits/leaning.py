@@ -1,10 +1,10 @@
-"""How much more often, or less, a request's drafts are accepted than those of others: a shift of log odds.
+"""Estimates how the acceptance of one request's drafts differs from the mean of all requests, as a shift of log odds.
 
     shift = sum of (accepted - a) / (sum of a (1 - a) + PRIOR)
 
-The sums go over the request's own trials, each at a position where a share `a` of all requests' drafts is accepted.
-This is the first step of Newton's method to the likeliest shift, if shifts are normal with variance 1 / PRIOR. A new
-request has none.
+Both sums are over the request's own trials. `a` is the acceptance rate of all requests at the trial's position. This is
+one step of Newton's method towards the likeliest shift, if shifts are normal with variance 1 / PRIOR. For example, 10
+drafts at a rate of .7 are all accepted: the shift is 3 / (2.1 + 5) = .42, and turns .7 into .78.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class Leaning:
         return self._more / (self._known + PRIOR)
 
     def add(self, rates: Sequence[float], tried: int, right: int) -> None:
-        """Count a chain of which so many drafts were tried, and so many accepted."""
+        """Count a chain: the target looked at `tried` drafts and accepted `right` of them."""
         for rate in rates[:tried]:
             self._more -= rate
             self._known += rate * (1.0 - rate)

@@ -30,7 +30,7 @@ class Situation:
     served: bool = True  # whether any of its rows' drafters is available
     width: int = 1  # lanes of a row's tree
     sampled: tuple[int, ...] = ()  # by drafter, its rows with a temperature above 0; empty: none
-    joining: int = 0  # rows that will decode, too, once their prompts are read
+    joining: int = 0  # requests that will decode when their prompts are read
     # The shifts of its rows' log odds of acceptance (`leaning`), for each of `kinds`; empty: none.
     shifts: tuple[tuple[float, ...], ...] = ()
 

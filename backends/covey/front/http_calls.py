@@ -34,7 +34,7 @@ Answering = Callable[["HttpCall", bytes], Coroutine[Any, Any, None]]
 
 
 class HttpCall:
-    """A POST, and how much of its answer has been sent."""
+    """One POST, and whether its answer has begun."""
 
     def __init__(self, gateway: Gateway, request: Request, send: Send) -> None:
         """Raises NoKey."""

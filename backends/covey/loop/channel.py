@@ -1,8 +1,8 @@
 """The engine's channel to one drafter. It owns the thread that calls the drafter, the outstanding calls, how much of
 each request the drafter has been told (`ActiveRequest.seen`), and the tags to free.
 
-A drafter answers its calls in order, and the channel takes the replies in that order. A draft call that is sent while
-the drafter is told of texts waits for that, within the draft's own deadline.
+A drafter answers its calls in order, and the channel takes the replies in that order. A draft call waits
+for an earlier call of `tell`, within the draft's own deadline.
 
 A call that misses its deadline keeps running, and its drafter gets no new call until it ends. Its proposals are stale
 by then, but its catch-up counts for requests that still run: a catch-up longer than the deadline is not repeated.
@@ -15,8 +15,8 @@ When a drafter's process ends during a round, its call fails or misses the deadl
     revival        The launcher reloads the drafter's model.                                           (supervision)
     roster.came    The new process has reported its facts. It serves as soon as its rest is over.      (drafter_facts)
 
-The new process knows no request. The channel opens a request there with all its tokens: at once if a call was given up,
-otherwise after the new process has answered STALE for it.
+The new process knows no request. The channel opens a request there with all its tokens: at once if its call has failed
+or was given up, otherwise after the new process has answered STALE for it.
 """
 
 from __future__ import annotations

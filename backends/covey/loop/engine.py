@@ -9,7 +9,7 @@ One call of `Engine.round` is one round over the running batch:
     select   drop drafts that are not worth verifying                            (planner)
     verify   one pass over the target: prefill chunks, last tokens, all trees    (target)
     commit   add accepted tokens, end finished requests, send progress to the sink
-    learn    give planner and observer the round's times and tokens; the rest is learnt during the next drafts
+    learn    give planner and observer the round's times and tokens; slow learning waits for the next drafts
     breathe  unload or reload drafters if it pays, and resize the KV pool to match            (memory)
 
 Planning, learning and observing are called through a guard: if they fail, the round continues.

@@ -3,19 +3,20 @@
     planner.py        the interface to the engine; round_planner.py implements it: READ THESE FIRST
     drafters/         choose each row's drafter
     adaptive.py       the default length policy; the others and their interface are in `covey.bandits`
-    rows.py           applies the depth to each row;  offers.py: adds drafts found in the requests' own texts
+    rows.py           applies the depth to each row;  offers.py: replaces drafts by those from requests' own texts
     selection.py      chooses the drafts to verify; worth.py and adaserve.py choose single nodes (candidates.py) and
                       consider the requests' objectives (standing.py)
     lessons.py        turns a finished round into a lesson
     build.py          builds all of it from a profile;  guarded.py: the fallback if a planner fails
 
-Each quantity is estimated in one place. `expectations.py` combines them into tokens and seconds of a round, by depth.
-All parts of a planner ask it, and the round planner has it updated once a round.
+`expectations.py` combines estimates into tokens and seconds of a round, by depth. The round planner has it updated once
+a round.
 
-    tokens    acceptance.py, by drafter and position; calibration.py, by drafted node
+    tokens    acceptance.py, by drafter and position; `covey.bandits.leaning`: how one request differs from that;
+              calibration.py, by drafted node
     seconds   costs.py: passes, drafts and overhead, by regression.py
     extras    switching.py: catch-up before the first draft
-              offers.py: rounds with drafts from texts
+              offers.py: rounds with drafts from texts, beside plain ones
     baseline  baseline.py: the time per plain token of one request on an idle server; objectives are multiples of it
 
 Only measured costs outlive the process (`covey.loop.measure`).

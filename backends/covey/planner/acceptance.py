@@ -3,10 +3,11 @@
     a_i = P(draft i accepted | drafts before it were)        counted with forgetting, per trial and per idle round
     E(k) = 1 + sum over i <= k of a_1 ... a_i                 tokens of one row in a round of depth k
 
-Every draft that the drafter was asked for is a trial, even if it was not proposed or not verified. So E(k) is the yield
-of the drafts that reach the pass, and `filled` is their share of the requested ones.
+Every draft that the drafter was asked for is a trial, even if it was not proposed or not verified. So E(k) counts
+requested drafts, proposed or not. `filled` is the share of the requested drafts that the target verifies.
 
-A position that was seldom reached leans on the one before it. So depth 5 has an estimate if depth 3 is well known.
+A position with few trials takes the rate of the one before it as its prior. So depth 5 has an estimate if depth 3 is
+well known.
 
 Forgetting alone would take thousands of rounds to follow a sudden change. So two CUSUM tests, over all positions
 together, ask whether trials speak for better or for worse odds of acceptance:
@@ -36,7 +37,7 @@ from covey.bandits.leaning import Leaning, shifted
 MEMORY = 3000.0  # trials after which an old one counts 1/e
 IDLE = 5000.0  # rounds without any trial after which counts of that age or older count half
 YOUNG = 50.0  # the age in rounds of a change when it is noticed
-LEAN = 4.0  # trials that the position before is worth
+PRIOR = 4.0  # trials that the position before is worth
 FIRST = 0.7  # rate of the first position before anything is seen
 CHANGE = 1.5  # the change of log odds to detect: about 0.8 to 0.5, or 0.3 to 0.65
 ALARM = 11.0  # false once in 60,000 rounds at most; a step from 0.8 to 0.3 is noticed after some 20 rounds of one row
@@ -103,8 +104,9 @@ class Acceptance:
     def update(
         self, tried: Sequence[int], accepted: Sequence[int], rows: Sequence[tuple[Leaning, int, int]] = ()
     ) -> None:
-        """Count rows that were tried, and accepted, by position; deeper positions may be left out. `rows` says the same
-        row by row: it was expected of each by its request's leaning, which learns from it."""
+        """Count rows that were tried, and accepted, by position; deeper positions may be left out. `rows`
+        has the same counts for each row, with its request's leaning. The leaning predicts the row's rates, and then
+        learns from the counts."""
         self._settle()
         places = enumerate(zip(tried, accepted, self._expected_of(rows, tried)))
         trials = [(index, looked, right, rate) for index, (looked, right, rate) in places if looked]
@@ -125,8 +127,8 @@ class Acceptance:
         self._changed()
 
     def together(self, shifts: Sequence[float], rows: int) -> list[float]:
-        """Return the tokens of so many rows for each depth from 0; `shifts` are those of their requests, if any has
-        one. Does not mutate."""
+        """Return the expected tokens of `rows` rows, for each depth from 0. `shifts` has each row's leaning; empty:
+        none. Does not mutate."""
         tokens, _ = self.expected()
         if not any(shifts):
             return [rows * each for each in tokens]
@@ -146,7 +148,7 @@ class Acceptance:
 
     def filled(self, usual: float = 1.0) -> float:
         """Return the share of the requested draft tokens that are verified; `usual` before anything is known."""
-        return (self._verified + LEAN * usual) / (self._asked + LEAN)
+        return (self._verified + PRIOR * usual) / (self._asked + PRIOR)
 
     def idle(self) -> None:
         """Count a round in which this drafter could have drafted and did not."""
@@ -163,10 +165,10 @@ class Acceptance:
     def rates(self) -> list[float]:
         """Return a_i by position. Does not mutate the counts."""
         if self._rates is None:
-            self._rates, lean = [], self._first
+            self._rates, before = [], self._first
             for tried, accepted in zip(self._tried, self._accepted):
-                lean = (accepted + LEAN * lean) / (tried + LEAN)
-                self._rates.append(lean)
+                before = (accepted + PRIOR * before) / (tried + PRIOR)
+                self._rates.append(before)
         return self._rates
 
     def _expected_of(self, rows: Sequence[tuple[Leaning, int, int]], tried: Sequence[int]) -> list[float]:
@@ -187,7 +189,7 @@ class Acceptance:
         for rate, tried in zip(self.rates(), self._tried):
             path *= rate
             reach.append(path)
-            known = rate * (1.0 - rate) / (tried + LEAN) / max(rate, 1e-3) ** 2
+            known = rate * (1.0 - rate) / (tried + PRIOR) / max(rate, 1e-3) ** 2
             variance.append(known + (hope * (1.0 - rate)) ** 2)
             tokens.append(tokens[-1] + path)
             # dE/da_j = (sum over i >= j of a_1 ... a_i) / a_j

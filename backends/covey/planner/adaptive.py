@@ -6,19 +6,22 @@ Five rules turn these values into a choice:
 
 start    Without measured curves, the first rounds are plain. Their time is the measure of exploring and of offers.
          Rounds with drafts do not show it, because plain passes find caches as the last pass left them.
-keep     Drafting stays off until the time lost by that, summed over rounds, reaches the drafters' catch-up time. A
-         large gain is taken soon, a small one later, noise never; there is no threshold. For example, rounds without
-         drafts take 10 ms, and a depth promises 5 % more tokens per second. Each round adds 0.5 ms to the debt. If
-         catch-up takes 3.6 ms, drafting begins after 8 rounds; with a gain of 40 % it would begin after one.
+keep     While drafting is off, each round adds the time that it lost without drafts. Drafting begins when the sum
+         reaches the drafters' catch-up time. A large gain is taken soon, a small one later, noise never; there is no
+         threshold. For example, rounds without drafts take 10 ms, and a depth promises 5 % more tokens per second.
+         Each round adds 0.5 ms to the debt. If catch-up takes 3.6 ms, drafting begins after 8 rounds; with a gain of
+         40 % it would begin after one.
 explore  A bank pays for exploration: a fixed share of all time goes in, and each exploring round's expected loss goes
          out. The policy explores the depth whose optimistic value is best, if that beats the depth in use. Doubt grows
          while a depth is not measured, so a drafter that was switched off is always probed again.
          A full bank also pays, at five times the price, for the depth longest unplayed: doubt may be wrong.
-         Time that such rounds take beyond the expected is paid afterwards: catch-up also takes the target's time.
+         If such rounds take longer than expected, the bank pays that afterwards: catch-up also takes the target's
+         time.
          Exploring from drafting to none, or back, lasts a few rounds. For example, rounds of 10 ms add 0.05 ms each
-         (SHARE). A round of 15 ms at a depth expected to be a tenth slower loses 1.5 ms: one in 30.
-prefill  A pass with prompt tokens is long at any depth, so its tokens per second say little. The best depth gains
-         most over spending its time at the usual speed: max of tokens - speed * seconds. That is at least the speed
+         (SHARE). A round of 15 ms at a depth expected to be a tenth slower loses 1.5 ms, so one round in 30 may
+         explore.
+prefill  A pass with prompt tokens is long at any depth, so its tokens per second say little. The best depth has
+         the largest tokens - speed * seconds, where speed is the usual tokens per second. That is at least the speed
          of plain rounds of all rows that will decode soon, because drafts for a few keep the others' prompts waiting.
          The policy still learns from its parts: drafting takes its usual time, and passes filled by prompts show early
          what large ones cost.
@@ -138,8 +141,8 @@ class Adaptive:
         self.expectations.overhear(situation, depth, outcome, usual=not _crosses(situation.previous, depth))
 
     def _settle_up(self, situation: Situation, outcome: Outcome, *, whole: bool) -> None:
-        """Take from the bank what a round took that explored drafting, beyond the time that was expected and paid.
-        Other rounds show how slow the device is, if they are `whole`: they took the chosen drafts and no prompts."""
+        """Charge the bank for the excess time of a round that explored drafting. Other rounds show how slow the device
+        is, if they are `whole`: they took the chosen drafts and no prompts."""
         asked = next((each for each in self._recent if each[0] is situation), None)
         if asked is None or situation.prefill:
             return

@@ -2,7 +2,7 @@
 
 Estimates P(node accepted | ancestors accepted) by drafter, depth, rank among siblings, and the drafter's probability:
 
-    p(depth, rank, bin) = (accepted + LEAN * said) / (tried + LEAN)      counted with forgetting
+    p(depth, rank, bin) = (accepted + PRIOR * said) / (tried + PRIOR)      counted with forgetting
 
 `said` is the drafter's probability of this node. It depends on the drawn token, and under the rejection rule nothing
 may depend on that. There only a node's depth counts.
@@ -18,7 +18,7 @@ from covey.contracts.types import Floats, Ints
 from covey.trees.paths import Flags, Index, Nodes
 
 MEMORY = 20000.0  # after this many nodes, an old one counts 1/e
-LEAN = 4.0  # nodes that a drafter's own probability is worth
+PRIOR = 4.0  # nodes that a drafter's own probability is worth
 RANKS = 6  # the last one stands for all higher ranks
 EDGES = np.array([0.01, 0.03, 0.07, 0.15, 0.3, 0.45, 0.6, 0.75, 0.87, 0.95, 0.99])
 STEPS = 1000
@@ -78,8 +78,8 @@ class Calibration:
 
     def _weigh(self) -> None:
         """Compute each cell's trust and chance; blind cells have `UNSEEN` instead of a drafter's probability."""
-        trust = LEAN / (self._tried + LEAN)
-        chance = self._accepted / (self._tried + LEAN)
+        trust = PRIOR / (self._tried + PRIOR)
+        chance = self._accepted / (self._tried + PRIOR)
         unsaid = np.arange(len(trust)) % (BLIND + 1) == BLIND
         self._chance = np.where(unsaid, chance + UNSEEN * trust, chance).astype(np.float32)
         self._trust = np.where(unsaid, 0.0, trust).astype(np.float32)

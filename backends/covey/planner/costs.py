@@ -2,13 +2,13 @@
 
     T(n, k) = verify(n, n + drafts(k), 0) + [k > 0] drafting(k) + overhead(n)
     verify(n, t, p) = f(t + p) + g(n) + c p + [t > n] d
-                      piecewise linear between doublings; p prompt tokens; d is what plain passes save: they find
-                      caches as the last pass left them, or the target begins them early
-    drafting(k)     = max over drafters of draft(m, k) + c (sum of them - max)    m of the rows are its own
+                      piecewise linear between doublings; p prompt tokens; d: the extra seconds of a pass with drafts.
+                      A plain pass finds caches as the last one left them, or the target begins it early
+    drafting(k)     = max over drafters of draft(m, k) + s (sum of them - max)    m of the rows are its own
     draft(m, k)     = call(m) + k step(m)    one such curve per drafter; only rows that draft so deep take a step
 
 Drafters that work at the same time take as long as the slowest if each has a core. If they share one core, they take as
-long as all of them in turn. c is 0 in the first case and 1 in the second. It is measured in rounds of several drafters
+long as all of them in turn. s is 0 in the first case and 1 in the second. It is measured in rounds of several drafters
 whose own curves are known.
 
 Catch-up is not part of it (`covey.planner.switching`).
@@ -32,7 +32,7 @@ Passes = tuple[int, ...]  # tokens in the pass, for each depth from 0
 CACHED = 256  # situations whose features are kept
 PROMPT = 0.3  # prior deviation of a prompt token's c, in slopes of f
 PAUSE = 0.1  # prior deviation of d, in passes over one row
-TOGETHER = 0.05  # weight of a new round in the drafters' c
+TOGETHER = 0.05  # weight of a new round in the drafters' s
 READ, READ_STEP = 4096, 8  # the prompt tokens that an allowance considers: up to READ, in steps
 GUESS = 0.1  # a drafted token's time before any was drafted, in passes over one row
 

@@ -1,11 +1,11 @@
 """Estimates the time and tokens of a round of each depth, learnt from all rounds at all batch sizes.
 
-    tokens(k)  = sum over kinds of rows of rows * E(k), and one of each row that does not draft
+    tokens(k)  = (sum over kinds of rows: rows of that kind * E(k)) + rows that do not draft
     seconds(k) = T(n, k)
     value(k)   = tokens(k) / seconds(k)
 
 E(k) comes from `covey.planner.acceptance`, T(n, k) from `covey.planner.costs`. A kind is a drafter together with
-whether its rows draw at random. A mean of both would promise random rows too much, and greedy ones too little.
+whether its rows draw at random. Rows that draw at random accept fewer drafts than greedy rows.
 """
 
 from __future__ import annotations

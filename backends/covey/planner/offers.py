@@ -8,7 +8,7 @@ The first draft of a round costs more, and no curve shows that: among plain roun
 and it does so again only some rounds after one with drafts. So the cost is measured for each batch size: rounds of n
 rows that took offers cost
 
-    cost   n (their seconds / plain rounds' seconds - 1), and what the next plain rounds take longer than usual
+    cost = n (their seconds + what the next plain rounds take longer than usual) / plain rounds' seconds - n
 
 tokens, and brought a share of those they promised. If the round has no other drafts, offers must promise more than the
 cost. For example, plain rounds of 4 rows take 3 ms, those with offers 5 ms, and the plain ones after them 0.6 ms more
@@ -73,8 +73,8 @@ class Offers:
         value: float = 1.0,
     ) -> Plan:
         """Return the plan with the decoding rows' offers that are worth taking, at most `most` tokens of each (not
-        negative). `planned` is how many tokens a row gains by the policy's drafts. `value` is the worth of time, in
-        tokens that plain rounds of these rows emit in it."""
+        negative). `planned` is how many tokens a row gains by the policy's drafts. `value` multiplies
+        all costs: it is above 1 while other requests wait for their prompts."""
         found, gained, self._promised = dict[int, int](), 0.0, 0.0
         size = self._size(len(rows))
         offered = [

@@ -110,8 +110,7 @@ class RoundPlanner:
         return costs.prefill_allowance(max(1, rows), drafts, min(seconds, longest))
 
     def learn(self, done: Round) -> None:
-        """Learn from a round. A patient length policy learns from a round that drafted only while the next one
-        drafts."""
+        """Learn from a round. With a patient length policy, that is put off until the next round's drafters work."""
         self._learn_pending()
         self._offers.learn(done)
         if done.plan.choice is not None:
@@ -160,9 +159,10 @@ class RoundPlanner:
             self.selector.learn(done, outcome)
             if self._teaches and self._expectations is not None:
                 self._expectations.overhear(situation, lesson.played, outcome, usual=True)
-            (self.policy.update if lesson.whole else self.policy.overhear)(
-                situation, lesson.depth if lesson.whole else lesson.played, outcome
-            )
+            if lesson.whole:
+                self.policy.update(situation, lesson.depth, outcome)
+            else:
+                self.policy.overhear(situation, lesson.played, outcome)
         if not situation.shares:
             return
         self.totals.add(

@@ -5,8 +5,8 @@ Nodes are ranked by calibrated path probability. With n rows and the best m node
     tokens(m) = n + sum of the best m paths          seconds(m) = drafting + verify(n + m) + overhead
 
 on the measured curves. The reachable speed is the largest tokens(m) / seconds(m) of a pass without prompts. m maximises
-tokens(m) - speed * seconds(m) in the actual pass. So the selector verifies a node if it brings more tokens than its
-time would bring at that speed. It does not fill a pass merely because prompts make that long.
+tokens(m) - speed * seconds(m) in the actual pass. So a node is verified if its expected tokens exceed speed * its
+extra seconds. It does not fill a pass merely because prompts make that long.
 
 Before that, late rows that can still meet their objective get the nodes they need: 1 + the sum of their paths must
 reach A(r). Cheap rows come first. Each served row makes the round longer, so the selector serves the number of rows
@@ -61,10 +61,10 @@ class WorthSelector(TreeSelector):
             return drafting + curve.at(nodes + batch.decoding, prompts)
 
         needs = standing.needs(float(seconds(np.count_nonzero(kept))))
-        weight, due = self._weights(standing, needs, trees.rows)
+        weight, needed = self._weights(standing, needs, trees.rows)
         room = budget - int(batch.chunk.sum())
-        if due is not None:
-            self._serve(standing, trees, paths, due, seconds, room, kept)
+        if needed is not None:
+            self._serve(standing, trees, paths, needed, seconds, room, kept)
         value = paths if weight is None else paths * weight.repeat(trees.sizes)
         first, tokens = int(np.count_nonzero(kept)), float(batch.decoding)
         if first:
@@ -96,30 +96,30 @@ class WorthSelector(TreeSelector):
         """Return the weight of each row's tokens, and A(r) of the rows to serve first, 0 for the others. Those rows are
         late, can still meet their objective, and do not fix their depth. None stands for equal weights, and for no
         such rows."""
-        weight = due = None
+        weight = needed = None
         given = (needs <= 0.0) | standing.hopeless
         if given.any():
             weight = np.ones(rows, np.float32)
             weight[standing.timed[given]] = GIVEN
         late = (needs > 1.0) & ~given
         if late.any() and self._expectations.measured:
-            due = np.zeros(rows)
-            due[standing.timed[late]] = needs[late]
-            due[standing.fixed] = 0.0
-        return weight, due
+            needed = np.zeros(rows)
+            needed[standing.timed[late]] = needs[late]
+            needed[standing.fixed] = 0.0
+        return weight, needed
 
     def _serve(
         self,
         standing: Standing,
         trees: Trees,
         paths: Floats,
-        due: Array,
+        needed: Array,
         seconds: Callable[[Index], Array],
         room: int,
         kept: Flags,
     ) -> None:
         """Keep the nodes that late rows need, for the number of rows at which most rows are on time."""
-        near = ((paths >= FAINT) & (due > 0.0).repeat(trees.sizes)).nonzero()[0]
+        near = ((paths >= FAINT) & (needed > 0.0).repeat(trees.sizes)).nonzero()[0]
         if not len(near):
             return
         rows = trees.offsets.searchsorted(near, side="right") - 1
@@ -128,7 +128,7 @@ class WorthSelector(TreeSelector):
         brought = paths[near].astype(np.float64)
         of_row = np.bincount(rows, brought, trees.rows)
         before = brought.cumsum() - brought - (of_row.cumsum() - of_row)[rows]
-        taken = (1.0 + before < due[rows] - ROUNDING).nonzero()[0]
+        taken = (1.0 + before < needed[rows] - ROUNDING).nonzero()[0]
         near, rows = near[taken], rows[taken]
         counts = np.bincount(rows, minlength=trees.rows)
         got = 1.0 + np.bincount(rows, brought[taken], trees.rows)
@@ -141,7 +141,7 @@ class WorthSelector(TreeSelector):
         times = seconds(nodes)
         longer = np.where(nodes[1:] > room, np.inf, times[1:] - times[0])
         tpot = standing.tpot[standing.timed.searchsorted(order)]
-        margin = (got - due)[order] * tpot  # seconds by which the round may last longer
+        margin = (got - needed)[order] * tpot  # seconds by which the round may last longer
         places = np.arange(len(order))
         met = ((margin >= longer[:, None]) & (places <= places[:, None])).sum(axis=1)
         if met.max() > 0:

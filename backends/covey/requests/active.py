@@ -32,7 +32,7 @@ from covey.contracts.types import (
 
 @dataclass(slots=True, eq=False)
 class ActiveRequest:
-    """A request and its progress. The scheduler changes it; while a round is in flight, only the engine does."""
+    """A request and its progress. Only the engine's thread changes it, mostly through the scheduler."""
 
     request: Request
     output: list[int] = field(default_factory=list)

@@ -41,7 +41,7 @@ class Plan:
     depth: Ints
     width: Ints
     drafter: tuple[str, ...]
-    why: tuple[str, ...] = ()  # by decoding row; empty without a drafter policy
+    why: tuple[str, ...] = ()  # by decoding row; empty if a planner has failed
     choice: Choice | None = None  # None: no length policy learns from the round
     divergence: bool = False  # drafters ship q rows, and the target computes its block divergence from them
     log_q: bool = False  # drafters ship the log-probabilities of their drafts, without noise

@@ -3,7 +3,7 @@
     waiting --admit--> running --finish--> gone
        ^------preempt-----'
 
-Knows no tensors, no Triton and no drafters. The target owns the blocks; the scheduler counts them.
+Knows neither Triton nor drafters. The target owns the blocks; the scheduler counts them.
 
 One order rules admission, the prompts' share of the token budget and, reversed, preemption: higher priority first, then
 earlier due time. A request is due at the deadline of its next token; without an objective, `PATIENCE` after its
@@ -53,7 +53,7 @@ class Batch:
     frees: tuple[int, ...]
     decoding: int  # number of decoding rows, which need no prefill
     now: float = 0.0  # when the scheduler planned it
-    fastest: float = 0.0  # the least recent seconds per token of a row; 0: unknown
+    fastest: float = 0.0  # the shortest seconds per token of a row in recent rounds; 0: unknown
     shared: bool = False  # whether several tenants have running or waiting requests
     joining: int = 0  # running requests whose prompts are not read yet, whether in this pass or later
 

@@ -198,7 +198,7 @@ class Supervisor:
         if state == LOADING:
             begun = self._starting or model in self._seen
             if since >= (LOST_SECONDS if begun else LOAD_SECONDS if under_way else UNSEEN_SECONDS):
-                self._overlooked(model)
+                self._restart_server_over(model)
         elif not under_way and not self._starting and (role in (TARGET, DRAFTER) or not self._draining):
             again = state == FAILED or (state == UNLOADED and role == TARGET)
             if state == READY or (again and since >= RELOAD_AFTER_SECONDS):
@@ -206,7 +206,7 @@ class Supervisor:
                     self._note(model)
                 self._revival.begin(model)
 
-    def _overlooked(self, model: str) -> None:
+    def _restart_server_over(self, model: str) -> None:
         """Kill the server, so that its launcher restarts it: Triton waits, past every timeout, for a process that ended
         before it reported. A missing drafter stays missing, because requests are served without it."""
         if self._starting or self._roles[model] != DRAFTER:

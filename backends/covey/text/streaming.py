@@ -86,8 +86,9 @@ class DetokenizerState:
 
 
 class Outlet(Protocol):
-    """The receiver of one request's answer. Only the streamer's thread calls it. It may raise CoveyError if the client
-    has gone. Any other error ends its own answer."""
+    """The receiver of one request's answer. The streamer's thread calls it; a request that is refused before it runs is
+    answered by the thread that refuses it. It may raise CoveyError if the client has gone. Any other error ends its own
+    answer."""
 
     streams: bool  # whether it takes more than one chunk
     needs_state: bool  # whether chunks must carry a `DetokenizerState`

@@ -11,7 +11,7 @@ from covey.requests.roster import Roster
 from covey.requests.rounds import Round
 from covey.requests.scheduler import Batch
 
-ASKED = "asked"  # the request names its drafter, or wants none
+ASKED = "asked"  # the request names its drafter; by a bandit also: it wants none
 
 
 @dataclass(frozen=True, slots=True)
