@@ -117,19 +117,41 @@ def test_a_template_that_only_the_kernel_can_end_is_refused_and_others_are_answe
     run(act, seconds=0.5)
 
 
-def test_a_worker_that_dies_fails_what_it_has_and_is_begun_again() -> None:
+@pytest.mark.parametrize("killed", [True, False])
+def test_a_worker_that_is_killed_or_paused_is_begun_again_and_asked_once_more(killed: bool) -> None:
     async def act(made: Workers) -> None:
         texts = Texts(str(FOLDER), made)
         await texts.encode(LONG, "a", special=True)
         process = made._workers[True]._process
         assert process is not None
         os.kill(process.pid, signal.SIGSTOP)
-        first, second = (asyncio.ensure_future(texts.encode(LONG, "a", special=True)) for _ in range(2))
+        both = [asyncio.ensure_future(texts.encode(LONG, "a", special=True)) for _ in range(2)]
         await asyncio.sleep(0.1)
-        os.kill(process.pid, signal.SIGKILL)
-        with pytest.raises(ServerError, match="will be restarted"):
-            await first
-        assert (await second)[0] == 1
+        if killed:
+            os.kill(process.pid, signal.SIGKILL)
+        assert [count for count, _ in await asyncio.wait_for(asyncio.gather(*both), 30)] == [1, 1]
+        assert made._workers[True]._process is not process
+
+    run(act)
+
+
+def test_one_that_cannot_be_begun_is_an_error_of_the_server() -> None:
+    async def act(made: Workers) -> None:
+        made._workers[False]._words = ["/nowhere"]
+        with pytest.raises(ServerError, match="cannot start the process for texts"):
+            await Texts(str(FOLDER), made).encode(SHORT, "a", special=True)
+
+    run(act)
+
+
+def test_what_is_nested_too_deeply_is_refused() -> None:
+    nested: list[Any] = []
+    for _ in range(5000):
+        nested = [nested]
+
+    async def act(made: Workers) -> None:
+        with pytest.raises(InvalidRequest, match="nested too deeply"):
+            await Texts(str(FOLDER), made).chat(SHORT, MESSAGES, {"x": nested})
 
     run(act)
 

@@ -73,6 +73,23 @@ def test_a_guardian_that_was_told_nothing_ends_nobody(monkeypatch: pytest.Monkey
     assert killed == []
 
 
+def test_a_guardian_that_was_killed_is_begun_again_and_knows_what_the_first_was_told(
+    prefix: str, server: subprocess.Popen[bytes]
+) -> None:
+    made = Guardian("127.0.0.1", [server.pid + 2**16], 0.1)
+    for line in (prefix, "", str(server.pid)):
+        made.tell(line)
+    assert not made.check()
+    made._process.kill()
+    made._process.wait()
+    assert made.check()
+    assert not made.check()
+    assert made._process.stdin is not None
+    made._process.stdin.close()  # as if the launcher had ended
+    assert server.wait(SECONDS) == -signal.SIGKILL
+    made.dismiss()
+
+
 def test_a_guardian_that_is_dismissed_touches_nothing(prefix: str, server: subprocess.Popen[bytes]) -> None:
     made = Guardian("127.0.0.1", [1], 0.1)
     made.tell(prefix)

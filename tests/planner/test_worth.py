@@ -138,6 +138,7 @@ def test_prompts_are_read_beside_what_a_pass_reads_anyway_or_within_what_it_may_
     assert made.prefill_allowance(16, 32.0, 0.0) == 48, "whatever is drafted: that is chosen afterwards"
     assert made.prefill_allowance(16, 0.0, 0.06) == pytest.approx(128, abs=12)
     assert made.prefill_allowance(16, 32.0, 0.06) == pytest.approx(96, abs=12)
+    assert made.prefill_allowance(16, 320.0, math.inf, 0.06) == pytest.approx(128, abs=12), "drafts leave prompts room"
     assert build(SpeculationSettings(), ("draft",)).prefill_allowance(16, 0.0, 1.0, 1.0) is None, "nothing was measured"
     line = [(rows, tokens, 0.001 * tokens) for rows in (1, 16, 64) for tokens in (rows, 4 * rows)]
     linear = RoundCosts(DEPTH, 64, CostTable("line", "for tests", tuple(line)))

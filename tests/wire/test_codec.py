@@ -26,6 +26,8 @@ from covey.contracts.types import (
     Trees,
 )
 from covey.wire import codec
+from covey.wire.checks import check_target_work
+from covey_client.wire import INPUTS, SAMPLING, Field
 from tests.arrays import ints
 
 
@@ -129,6 +131,14 @@ def sampled(**changed: Any) -> dict[str, Any]:
 
 def tree(**changed: Any) -> dict[str, Any]:
     return {"trees": dataclasses.replace(TREES, **changed)}
+
+
+@pytest.mark.parametrize("field", [each for each in INPUTS if each.part == SAMPLING and each.dtype == "FP32"])
+def test_what_a_request_may_say_is_no_damage(field: Field) -> None:
+    """A bound comes out of a tensor of 32 bits."""
+    for bound in (field.low, field.high):
+        value = float(np.float32(bound)) if not field.above or bound != field.low else 1e-30
+        check_target_work(dataclasses.replace(WORK, **sampled(**{field.attribute: value})))
 
 
 OPENINGS: list[dict[str, Any]] = [

@@ -29,16 +29,31 @@ class Guardian:
 
     def __init__(self, host: str, ports: Sequence[int], patience: float = PATIENCE_SECONDS) -> None:
         """The server listens at `host` and `ports`. The first port, for HTTP, names the file of its secret."""
-        words = [sys.executable, "-m", "covey.launcher.guardian", str(patience), host, *map(str, ports)]
+        self._words = [sys.executable, "-m", "covey.launcher.guardian", str(patience), host, *map(str, ports)]
+        self._told: list[str] = []
+        self._process = self._begun()
+
+    def _begun(self) -> subprocess.Popen[bytes]:
         nowhere = subprocess.DEVNULL
-        self._process = subprocess.Popen(
-            words, stdin=subprocess.PIPE, stdout=nowhere, stderr=nowhere, start_new_session=True
+        return subprocess.Popen(
+            self._words, stdin=subprocess.PIPE, stdout=nowhere, stderr=nowhere, start_new_session=True
         )
+
+    def check(self) -> bool:
+        """Start the process again if it has ended. Return whether it had."""
+        if self._process.poll() is None:
+            return False
+        self._process.communicate()
+        told, self._told, self._process = self._told, [], self._begun()
+        for line in told:
+            self.tell(line)
+        return True
 
     def tell(self, line: str) -> None:
         """Send the guardian its next line: the prefix of the server's shared memory, then its secret, then its process
         id. All the server's processes have the prefix on their command lines."""
         assert self._process.stdin is not None
+        self._told.append(line)
         with contextlib.suppress(OSError):  # the guardian was killed
             self._process.stdin.write(f"{line}\n".encode())
             self._process.stdin.flush()

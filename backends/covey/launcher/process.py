@@ -72,6 +72,7 @@ class Server:
         self._watcher = watcher or (lambda _loaded, _all: None)
         self._process: subprocess.Popen[bytes] | None = None
         self._held = contextlib.ExitStack()  # resources of a start, released in reverse order
+        self._guardian: Guardian | None = None
         self._supervisor: Supervisor | None = None
         self._silence: Watch | None = None
         self._roles: dict[str, str] = {}  # of the models with processes
@@ -143,6 +144,7 @@ class Server:
         self._held.callback(ports.release)
         try:
             guardian = Guardian(self.options.host, [getattr(self.options, name) for name in preflight.PORTS])
+            self._guardian = guardian
             self._held.callback(guardian.dismiss)  # it cleans up if the launcher is killed
             backends = backend_dir.assemble(triton, self.options.backends_folder(), self.options.state)
             self.swept = shared_memory.sweep()
@@ -196,7 +198,9 @@ class Server:
             _log.warning("PyTorch computes instead of the native runtime: %s", reason)
 
     def check(self) -> None:
-        """Raise ServerDied if tritonserver has ended by itself."""
+        """Raise ServerDied if tritonserver has ended by itself. Start the guardian again if it has ended."""
+        if self._process is not None and self._guardian is not None and self._guardian.check():
+            _log.warning("the guardian had ended and was started again")
         if self._process is None or self._process.poll() is None:
             return
         raise ServerDied(

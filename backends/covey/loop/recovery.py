@@ -49,7 +49,7 @@ class Recovery:
         twice = f"the target failed {DEATHS} times over this request, which is not tried again: {error}"
         self._fail(proven, CoveyError(twice))
         others = f" and {len(batch.rows) - 1} others" if len(batch.rows) > 1 else ""
-        among = f"the target failed over this request{others}; one of them may be the cause; try again: {error}"
+        among = f"the target failed over this request{others}; one of them may be the cause; try again"
         self._fail(given_up, Overloaded(among))
         running = self._scheduler.running
         if self._failures >= RECOVERIES:

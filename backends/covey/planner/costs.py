@@ -16,6 +16,7 @@ Catch-up is not part of it (`covey.planner.switching`).
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
 
@@ -112,12 +113,14 @@ class RoundCosts:
         line += np.dot(hat(rows, self._rows), weights[len(knots) : -2]) + overhead
         return PassCurve(rows, self._far, line, float(weights[-1]), float(weights[-2]) / 128.0)
 
-    def prefill_allowance(self, rows: int, drafts: float, seconds: float) -> int:
-        """Return how many prompt tokens fit into a pass over `rows` and `drafts` within `seconds`. At least return
-        those that are almost free: each takes at most half of its time in the longest passes, because the device
-        waits for its weights meanwhile."""
-        prompts = np.arange(0, READ, READ_STEP)
-        within = self.curve(rows).at(np.full(len(prompts), rows + drafts), prompts) <= seconds
+    def prefill_allowance(self, rows: int, drafts: float, seconds: float, longest: float = math.inf) -> int:
+        """Return how many prompt tokens fit into a pass over `rows` within the `longest` time, and into one over `rows`
+        and `drafts` within `seconds`. At least return those that are almost free: each takes at most half of its time
+        in the longest passes, because the device waits for its weights meanwhile."""
+        prompts, curve = np.arange(0, READ, READ_STEP), self.curve(rows)
+        within = curve.at(np.full(len(prompts), float(rows)), prompts) <= longest
+        if seconds < math.inf:
+            within &= curve.at(np.full(len(prompts), rows + drafts), prompts) <= seconds
         slopes = np.diff(self._verify.weights[: len(self._tokens)])
         slopes /= np.diff(self._tokens)
         knee = self._tokens[int(np.argmax(slopes > 0.5 * slopes[-1]))]

@@ -25,8 +25,9 @@ from covey.requests.roster import Roster
 from covey.requests.rounds import Choice, Drafted, Plan, Round
 from covey.requests.scheduler import Batch
 
-# The longest round with prompts, in plain rounds. With STRETCH, decoding rows keep a third of the throughput. With
-# ALONE, when no row decodes, a tenth of a pass pays its fixed cost; longer ones would make newcomers wait.
+# The longest round with prompts and no drafts, in plain rounds. With STRETCH, decoding rows keep a third of the
+# throughput. With ALONE, when no row decodes, a tenth of a pass pays its fixed cost; longer ones would make newcomers
+# wait. Drafts do not count: otherwise many of them would leave a prompt no room.
 STRETCH, ALONE = 3.0, 10.0
 BRIEF = 0.1  # seconds that prompts alone may always take
 
@@ -107,7 +108,7 @@ class RoundPlanner:
         if self.selector.yields and plain <= tpot:
             drafts = 0.0
         longest = STRETCH * plain - costs.overhead(rows) if rows else max(BRIEF, ALONE * plain)
-        return costs.prefill_allowance(max(1, rows), drafts, min(seconds, longest))
+        return costs.prefill_allowance(max(1, rows), drafts, seconds, longest)
 
     def learn(self, done: Round) -> None:
         """Learn from a round. With a patient length policy, that is put off until the next round's drafters work."""

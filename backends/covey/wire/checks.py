@@ -42,7 +42,10 @@ _SAMPLING: dict[str, tuple[float, float]] = {
     "min_tokens": (0, _LARGEST),
     "seed": (0, (1 << 64) - 1),
     **{
-        field.attribute: (float(field.low) if field.dtype == "FP32" else field.low, min(field.high, _LARGEST))
+        field.attribute: (
+            float(np.float32(field.low)) if field.dtype == "FP32" else field.low,  # as it comes out of a tensor
+            min(field.high, _LARGEST),
+        )
         for field in INPUTS
         if field.part == SAMPLING and field.is_number
     },

@@ -15,10 +15,12 @@ from typing import Any
 from covey.front.fair_queue import FairQueue, Job
 from covey.front.openai.text_processor import WorkerReply
 from covey.front.openai.worker import LENGTH, LONG_BYTES
+from covey.supervision import processes
 from covey_client.errors import InvalidRequest, ServerError
 from covey_client.rendering import KILLED, SECONDS, too_long
 
 PATIENT_SECONDS = 60.0  # for an answer on any machine; the worker itself bounds slow work
+PAUSED_SECONDS = 2.0  # without an answer, after which a process that is paused is ended
 REAP_SECONDS = 1.0  # for the status of an ended process to arrive
 WAITING_MESSAGES = 8  # of maximal length that may wait at each worker
 log = logging.getLogger("covey.front")
@@ -34,7 +36,10 @@ class Workers:
 
     async def ask(self, job: Job, folder: str, act: str, *given: Any) -> Any:
         """Return the result of `act` of the folder's `TextProcessor`. Raises its errors, and Overloaded."""
-        question = pickle.dumps((folder, act, given), pickle.HIGHEST_PROTOCOL)
+        try:
+            question = pickle.dumps((folder, act, given), pickle.HIGHEST_PROTOCOL)
+        except RecursionError:
+            raise InvalidRequest("the body is nested too deeply") from None
         return await self._workers[job.size > LONG_BYTES].ask(job, question)
 
     def close(self) -> None:
@@ -54,14 +59,34 @@ class _Worker:
         return await self._queue.run(job, lambda: self._asked(question))
 
     async def _asked(self, question: bytes) -> Any:
-        """Ask one question; the next must wait for the answer. Raises InvalidRequest or ServerError."""
+        """Ask one question; the next must wait for the answer. If somebody else has ended or paused the process, ask a
+        new one. Raises InvalidRequest or ServerError."""
         try:
-            answer: WorkerReply = pickle.loads(await asyncio.wait_for(self._answer(question), PATIENT_SECONDS))
+            return await self._once(question)
+        except ServerError:
+            return await self._once(question)
+
+    async def _once(self, question: bytes) -> Any:
+        try:
+            answer: WorkerReply = pickle.loads(await self._heard(question))
         except (OSError, EOFError, TimeoutError, asyncio.TimeoutError):
             raise await self._ended() from None
         if answer.error is not None:
             raise answer.error
         return answer.found
+
+    async def _heard(self, question: bytes) -> bytes:
+        """Wait for the answer. Raises TimeoutError if the process is paused or takes too long."""
+        answering = asyncio.ensure_future(self._answer(question))
+        try:
+            for _ in range(int(PATIENT_SECONDS / PAUSED_SECONDS)):
+                if (await asyncio.wait({answering}, timeout=PAUSED_SECONDS))[0]:
+                    return answering.result()
+                if self._process is not None and processes.state(self._process.pid) == "T":
+                    break
+            raise TimeoutError
+        finally:
+            answering.cancel()
 
     def end(self) -> None:
         if self._process is not None and self._process.returncode is None:
