@@ -333,6 +333,12 @@ ATTACKS: dict[str, tuple[bytes, bytes]] = {
     "endless header": (b"GET /v2 HTTP/1.1\r\nA: " + b"x" * 10_000_000, b" 431 "),
     "endless headers": (b"GET /v2 HTTP/1.1\r\n" + b"a:b\r\n" * 1_000_000, b" 431 "),
     "many headers": (b"GET /v2 HTTP/1.1\r\nHost: x\r\n" + b"a:b\r\n" * 1000 + b"\r\n", b" 431 "),
+    "a long header": (b"GET /v2 HTTP/1.1\r\nHost: x\r\nA: " + b"x" * 17_000 + b"\r\n\r\n", b" 431 "),
+    "a long address": (b"GET /v2?" + b"x" * 17_000 + b" HTTP/1.1\r\nHost: x\r\n\r\n", b" 431 "),
+    "many trailers": (
+        JSON_HEAD + b"Transfer-Encoding: chunked\r\n\r\n2\r\n{}\r\n0\r\n" + b"a:b\r\n" * 1000 + b"\r\n",
+        b" 431 ",
+    ),
     "5 MB of [": (JSON_HEAD + b"Content-Length: 5000000\r\n\r\n" + b"[" * 5_000_000, b" 413 "),
     "1 MB of [": (JSON_HEAD + b"Content-Length: 1000000\r\n\r\n" + b"[" * 1_000_000, b" 400 "),
     "64 MB": (JSON_HEAD + b"Content-Length: 67108864\r\n\r\n" + bytes(67108864), b" 413 "),

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import Sequence
 from contextlib import suppress
 from functools import partial
 from typing import Any
@@ -64,18 +65,26 @@ class BoundedConnection(h11.Connection):
             if self._chunks > FREE_CHUNKS + self._came // CHUNK_BYTES:
                 allowed = f"at most {FREE_CHUNKS}, and one for every {CHUNK_BYTES} bytes"
                 self._refuse(413, f"got a body of {self._chunks} chunks in {self._came} bytes, allowed: {allowed}")
+        elif isinstance(event, h11.EndOfMessage):
+            self._check_count(event.headers)  # of a trailer
         return event
 
     def _check(self, request: h11.Request) -> None:
-        headers = dict(request.headers)
-        if len(request.headers) > MOST_HEADERS:
-            self._refuse(431, f"got {len(request.headers)} headers, allowed: at most {MOST_HEADERS}")
+        headers, size = dict(request.headers), len(request.target)
+        self._check_count(request.headers)
+        size += sum(len(name) + len(value) for name, value in request.headers)
+        if size > HEADER_BYTES:
+            self._refuse(431, f"got a target and headers of {size} bytes, allowed: at most {HEADER_BYTES}")
         if b"transfer-encoding" in headers and b"content-length" in headers:  # a proxy may have trusted the other one
             self._refuse(400, "got a chunked body with a Content-Length, allowed: one of them")
         if headers.get(b"content-encoding", b"identity") != b"identity":
             self._refuse(415, "got a compressed body, allowed: one without a Content-Encoding")
         if int(headers.get(b"content-length", 0)) > self._most:
             self._refuse(413, f"got a body of {int(headers[b'content-length'])} bytes, allowed: at most {self._most}")
+
+    def _check_count(self, headers: Sequence[tuple[bytes, bytes]]) -> None:
+        if len(headers) > MOST_HEADERS:
+            self._refuse(431, f"got {len(headers)} headers, allowed: at most {MOST_HEADERS}")
 
     def _refuse(self, status: int, text: str) -> None:
         self.problem = status, text
