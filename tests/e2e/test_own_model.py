@@ -112,7 +112,7 @@ def test_what_is_left_out_is_said_wherever_one_looks(
     running: Server, folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     said = ready_message(running.options, "log", running.left_out)
-    assert f"Left out: {', '.join(NEURAL)}, which have another tokenizer than {folder}." in said
+    assert f"Left out: {', '.join(NEURAL)} (another tokenizer than {folder})." in said
     assert f"Drafting: {', '.join(LOOKUPS)}, " in said
     assert tuple(Reports(running.http_url).facts().drafters) == LOOKUPS, "the first serves who names none"
     metrics = running.metrics_url.removesuffix("/metrics")

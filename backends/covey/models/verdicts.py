@@ -29,6 +29,7 @@ _SOURCES = (
     "modules.py",
     "numerics.py",
     "rows.py",
+    "states.py",
 )
 _SETTINGS = ("MKL_", "ONEDNN_", "DNNL_", "ATEN_CPU_", "OMP_NUM_", "KMP_")  # variables that change libraries' behaviour
 

@@ -75,7 +75,8 @@ class RequestParser:
         self._limits = limits
         self._roster = roster
         self._context = info.longest
-        self._limit = "model reads" if info.longest == info.max_positions else "KV pool (target.kv_memory_mb) holds"
+        pool = ": the KV pool holds no more, see target.kv_memory_mb"
+        self._limit = "" if info.longest == info.max_positions else pool
         self._classes = classes or Classes()
         self._priorities = numbers(priorities)
         self._longest_token = math.inf if tokenizer is None else longest_token(tokenizer)
@@ -144,7 +145,7 @@ class RequestParser:
         check_prompt(text, self._limits)
         size = len(text)
         if size > self._context * self._longest_token:
-            allowed = f"prompts of at most {self._context - 1} tokens, as the {self._limit} {self._context}"
+            allowed = f"prompts of at most {self._context - 1} tokens (the context{self._limit})"
             raise BadField("text_input", f"{size} bytes", allowed)
         return size
 
@@ -191,13 +192,13 @@ class RequestParser:
         most = context - 1 if max_tokens else context
         if prompt > most:
             raise BadField(
-                "text_input", f"{prompt} tokens", f"prompts of at most {most} tokens, as the {self._limit} {context}"
+                "text_input", f"{prompt} tokens", f"prompts of at most {most} tokens (the context{self._limit})"
             )
         if prompt + max_tokens > context:
             raise BadField(
                 "max_tokens",
                 max_tokens,
-                f"at most {context - prompt} after a prompt of {prompt} tokens, as the {self._limit} {context}",
+                f"at most {context - prompt} after a prompt of {prompt} tokens (the context is {context}{self._limit})",
             )
 
     def _check_priority(self, tenant: str, priority: int) -> None:
