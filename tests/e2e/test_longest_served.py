@@ -36,7 +36,5 @@ def test_what_is_told_is_what_requests_are_held_to(tmp_path: Path) -> None:
         assert f"up to {LONGEST} tokens in a request, {LONGEST} in the KV pool." in message
         prompt = [300 + place % 50 for place in range(LONGEST - 30)]
         assert len(client.generate(prompt, max_tokens=30, min_tokens=30).tokens) == 30
-        with pytest.raises(
-            InvalidRequest, match=f"the context is {LONGEST}: the KV pool holds no more"
-        ):
+        with pytest.raises(InvalidRequest, match=f"the context is {LONGEST}: the KV pool holds no more"):
             client.generate(prompt, max_tokens=31)
