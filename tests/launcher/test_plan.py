@@ -8,7 +8,7 @@ import pytest
 
 from covey.contracts.errors import SettingError
 from covey.launcher import default_model
-from covey.launcher.options import Options
+from covey.launcher.options import Options, parse
 from covey.launcher.plan import GIB, plan
 from tests.launcher.test_pairs import PAIRS, made, made_head
 from tests.models import tiny_heads, tiny_models
@@ -17,7 +17,7 @@ from tests.models import tiny_heads, tiny_models
 def test_a_plan_has_the_arithmetic_of_a_gpu_that_is_not_here(tmp_path: Path) -> None:
     family, own, other = PAIRS["llama3.1-8b"]
     target, drafter = made(tmp_path / "target", family, own, 2, 1), made(tmp_path / "drafter", family, other, 1, 2)
-    first, *parts, last = plan(Options(model=str(target), drafter=str(drafter)), 1.0).splitlines()
+    first, *parts, last = plan(Options(profile="", model=str(target), drafter=str(drafter)), 1.0).splitlines()
     assert first == "profile gpu: takes 0.85 (target.memory) of the memory that is free"
     each = 2 * 2 * 8 * 2 / 1024  # KiB of a layer's keys and values in bfloat16
     assert [part.rpartition("each token of KV ")[2] for part in parts] == [f"{2 * each:g} KiB", f"{each:g} KiB"]
@@ -41,9 +41,18 @@ def test_without_a_gpu_the_machine_s_own_memory_counts(tmp_path: Path) -> None:
     with pytest.raises(SettingError, match="its tokenizer has"):
         plan(Options(model=str(folder)), 0.0)
     larger = made(tmp_path / "larger", *PAIRS["qwen2.5-7b"][:2], 2, 1)
-    assert "target on cpu" in plan(Options(model=str(larger)), 0.0)
+    assert "target on cpu" in plan(Options(profile="", model=str(larger)), 0.0)
     with pytest.raises(SettingError, match="not enough memory on cuda"):
         plan(Options(model=str(larger)), 1 / GIB)
+
+
+def test_a_profile_that_is_named_is_kept_and_one_without_weights_is_said(tmp_path: Path) -> None:
+    family, own, _ = PAIRS["llama3.1-8b"]
+    target = made(tmp_path / "target", family, own, 2, 1)
+    assert plan(Options(profile="demo-cpu", model=str(target)), 1.0).startswith("profile demo-cpu")
+    assert plan(Options(profile="emulated-7b"), 1.0) == "profile emulated-7b: it loads no weights"
+    with pytest.raises(SystemExit):
+        parse(["--plan", "nan"])
 
 
 @pytest.mark.parametrize(("there", "profile"), [(True, "gpu"), (False, "demo-cpu")])

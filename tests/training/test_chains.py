@@ -9,6 +9,7 @@ from covey.contracts.errors import SettingError
 from covey_training import chains
 from covey_training.__main__ import parse
 from covey_training.distil import distance
+from covey_training.optimiser import Clock
 from covey_training.sampling import Sample
 
 
@@ -73,3 +74,14 @@ def test_the_command_line_says_that_a_budget_is_missing(command: str, capsys: py
     with pytest.raises(SystemExit):
         parse([command, "--target", "x", "--out", "y"])
     assert "needs a budget: --minutes or --steps" in capsys.readouterr().err
+
+
+def test_measuring_stops_when_the_minutes_are_over_but_not_before_the_first(
+    tiny_target: LlamaForCausalLM, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    samples = [Sample([1, 2], [3, 4, 5]) for _ in range(2 * chains.ROWS)]
+    assert sum(len(chosen) for chosen, _ in chains.padded(tiny_target, samples, chains.NO_LIMIT)) == len(samples)
+    over = Clock(0.0)
+    assert [len(chosen) for chosen, _ in chains.padded(tiny_target, samples, over)] == [chains.ROWS]
+    monkeypatch.setattr(chains, "NUMBERS", 5 * int(tiny_target.config.vocab_size))
+    assert [len(chosen) for chosen, _ in chains.padded(tiny_target, samples[:2], chains.NO_LIMIT)] == [1, 1]

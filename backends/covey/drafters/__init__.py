@@ -10,6 +10,7 @@ from covey.contracts.clock import RealClock
 from covey.contracts.errors import SettingError
 from covey.contracts.ports import Clock, Drafter
 from covey.contracts.profile import DrafterSettings, Profile
+from covey.models import heads
 from covey.runtimes import budget
 from covey.text import vocabulary
 
@@ -60,7 +61,8 @@ def load_drafter(kind: str, folder: str | Path, target: str | Path, profile: Pro
 def _measure(kind: str, folder: Path, target: str | Path, profile: Profile) -> budget.Part:
     """Return the model that determines the size of the drafter's pool: the target if its own size is named."""
     own = profile.drafter
-    if profile.target.names_size:
-        return budget.of_target(target, profile.target, budget.gpu(profile.target.device))
     head_of = Path(target) if kind == "head" else None
+    if profile.target.names_size:
+        product = budget.NO_PRODUCT if head_of is None else heads.read(folder, head_of).fc.shape
+        return budget.of_target(target, profile.target, budget.gpu(profile.target.device), product)
     return budget.of_drafter(str(folder), folder, own, budget.gpu(own.device), head_of)

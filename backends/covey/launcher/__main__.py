@@ -38,10 +38,10 @@ def main(arguments: Sequence[str]) -> int:
     frontend: front.Front | None = None
     try:
         cpu.check()
-        server.options = default_model.chosen(given)
         if given.plan is not None:
-            say(plan(server.options, given.plan), sys.stdout)
+            say(plan(given, given.plan), sys.stdout)
             return STOPPED
+        server.options = default_model.chosen(given)
         if front.wanted(server.options):
             front.with_ports(server.options)  # refuse busy ports before loading anything
         server.start()

@@ -18,16 +18,16 @@ FETCH = "python -m covey.launcher.bundled"
 log = logging.getLogger("covey.launcher")
 
 
-def chosen(options: Options) -> Options:
+def chosen(options: Options, *, gpu: bool | None = None) -> Options:
     """Return the options with a profile and, for the real model's profile, its folder. Raises StartError if the user
-    named that profile and the model is missing."""
+    named that profile and the model is missing. `gpu` says whether there is a GPU; None: look."""
     here = bundled.folder(options.state)
     fetched = here.is_dir()
     if not options.profile:
         if not fetched and not options.model:
             log.warning("%s is missing (%s fetches it): serving the small test pair instead", bundled.NAME, FETCH)
         real = fetched and not options.model
-        own = GPU_PROFILE if options.model and may_have_gpu() else DEFAULT_PROFILE
+        own = GPU_PROFILE if options.model and (may_have_gpu() if gpu is None else gpu) else DEFAULT_PROFILE
         options = replace(options, profile=REAL_PROFILE if real else own)
     if options.profile != REAL_PROFILE or options.model:
         return options

@@ -37,6 +37,9 @@ def reachable(host: str) -> str:
     return "127.0.0.1" if host in ("", "0.0.0.0") else host
 
 
+MOST_GIB = 1 << 20  # of a GPU
+
+
 @dataclass(frozen=True)
 class Options:
     """The options of one server. Paths left None are found near the package or in the environment (COVEY_BACKENDS,
@@ -137,6 +140,8 @@ def parse(arguments: Sequence[str]) -> Options:
     given = vars(parser.parse_args(arguments))
     if (given["front_http_port"] is None) != (given["front_grpc_port"] is None):
         parser.error("the front needs two ports: give --front-http-port and --front-grpc-port")
+    if given["plan"] is not None and not 0 <= given["plan"] < MOST_GIB:
+        parser.error(f"--plan: got {given['plan']:g}, allowed: 0 to {MOST_GIB}")
     names = given["served_model_name"]
     if "" in names or len(set(names)) < len(names):
         parser.error(f"--served-model-name: got {names}, allowed: non-empty names, each once")

@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
-from covey.contracts.profile import DEFAULT_PROFILE
-from covey.launcher import hub, preflight
-from covey.launcher.default_model import GPU_PROFILE
+from covey.launcher import default_model, hub, preflight
 from covey.launcher.options import Options
 from covey.process.footprint import available
 from covey.runtimes import budget
@@ -17,15 +13,15 @@ GIB = 1 << 30
 def plan(options: Options, free: float) -> str:
     """Return the arithmetic for this machine with a GPU that has `free` GiB; 0: with none. Raises SettingError if the
     deployment is refused there."""
-    options = hub.with_folders(options)
-    if free and options.model and options.profile == DEFAULT_PROFILE:
-        options = replace(options, profile=GPU_PROFILE)
+    options = hub.with_folders(default_model.chosen(options, gpu=free > 0))
     wanted = preflight.models(options)
     preflight.weights(options, wanted)
     left_out = preflight.left_out(options, wanted)
     gpu = budget.Gpu(int(free * GIB), bfloat16=True)
     parts = preflight.parts_of(options, tuple(name for name in wanted if name not in left_out), gpu)
     chosen = options.deployment()
+    if not parts:
+        return f"profile {options.profile}: it loads no weights"
     room = budget.tokens(parts, {budget.CPU: available(), budget.GPU: gpu.free}, chosen)
     return "\n".join(
         (

@@ -57,14 +57,11 @@ def _drafters(options: Options, left_out: Mapping[str, str]) -> str:
     trained = any(name not in FROM_TEXT for name in drafting)
     command = f"{sys.executable} -m covey_training drafter --target {options.model} --out drafter --minutes 60"
     advice = f", from earlier text. A small model of this vocabulary drafts better. This makes one: {command}"
-    return "\n".join(
-        (
-            "",
-            *(f"Left out: {names[misfit]} ({misfit})." for misfit in misfits),
-            f"Drafting: {', '.join(name + own.get(name, '') for name in drafting) or 'nothing'}"
-            + (advice if options.model and not trained else "."),
-        )
-    )
+    lines = ["", *(f"Left out: {names[misfit]} ({misfit})." for misfit in misfits)]
+    if drafting:
+        whose = ", ".join(name + own.get(name, "") for name in drafting)
+        lines.append(f"Drafting: {whose}{advice if options.model and not trained else '.'}")
+    return "\n".join(lines)
 
 
 def _short(path: Path) -> str:

@@ -1,8 +1,8 @@
 """The engine's channel to one drafter. It owns the thread that calls the drafter, the outstanding calls, how much of
 each request the drafter has been told (`ActiveRequest.seen`), and the tags to free.
 
-A drafter answers its calls in order, and the channel takes the replies in that order. A draft call waits
-for an earlier call of `tell`, within the draft's own deadline.
+A drafter answers its calls in order, and the channel takes the replies in that order. A draft call waits for
+an earlier call of `tell`, within the draft's own deadline.
 
 A call that misses its deadline keeps running, and its drafter gets no new call until it ends. Its proposals are stale
 by then, but its catch-up counts for requests that still run: a catch-up longer than the deadline is not repeated.

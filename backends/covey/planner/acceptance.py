@@ -104,9 +104,9 @@ class Acceptance:
     def update(
         self, tried: Sequence[int], accepted: Sequence[int], rows: Sequence[tuple[Leaning, int, int]] = ()
     ) -> None:
-        """Count rows that were tried, and accepted, by position; deeper positions may be left out. `rows`
-        has the same counts for each row, with its request's leaning. The leaning predicts the row's rates, and then
-        learns from the counts."""
+        """Count rows that were tried, and accepted, by position; deeper positions may be left out. `rows` has
+        the same counts for each row, with its request's leaning. The leaning predicts the row's rates, and then learns
+        from the counts."""
         self._settle()
         places = enumerate(zip(tried, accepted, self._expected_of(rows, tried)))
         trials = [(index, looked, right, rate) for index, (looked, right, rate) in places if looked]

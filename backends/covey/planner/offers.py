@@ -73,8 +73,8 @@ class Offers:
         value: float = 1.0,
     ) -> Plan:
         """Return the plan with the decoding rows' offers that are worth taking, at most `most` tokens of each (not
-        negative). `planned` is how many tokens a row gains by the policy's drafts. `value` multiplies
-        all costs: it is above 1 while other requests wait for their prompts."""
+        negative). `planned` is how many tokens a row gains by the policy's drafts. `value` multiplies all costs:
+        it is above 1 while other requests wait for their prompts."""
         found, gained, self._promised = dict[int, int](), 0.0, 0.0
         size = self._size(len(rows))
         offered = [

@@ -61,16 +61,14 @@ class _Worker:
     async def _asked(self, question: bytes) -> Any:
         """Ask one question; the next must wait for the answer. If somebody else has ended or paused the process, ask a
         new one. Raises InvalidRequest or ServerError."""
-        try:
-            return await self._once(question)
-        except ServerError:
-            return await self._once(question)
-
-    async def _once(self, question: bytes) -> Any:
-        try:
-            answer: WorkerReply = pickle.loads(await self._heard(question))
-        except (OSError, EOFError, TimeoutError, asyncio.TimeoutError):
-            raise await self._ended() from None
+        for again in (True, False):
+            try:
+                answer: WorkerReply = pickle.loads(await self._heard(question))
+                break
+            except (OSError, EOFError, TimeoutError, asyncio.TimeoutError):
+                error = await self._ended()
+                if not (again and isinstance(error, ServerError)):  # else it has not ended over this question
+                    raise error from None
         if answer.error is not None:
             raise answer.error
         return answer.found

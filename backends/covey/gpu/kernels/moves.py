@@ -60,8 +60,8 @@ def _slots_kernel(
     layer = tl.program_id(1).to(tl.int64)
     head = tl.program_id(2)
     slot = tl.load(slots + row, mask=row < count, other=0)
-    place = tl.maximum(slot, 0)
-    start = slot_start(offsets, place // BLOCK_SIZE, place % BLOCK_SIZE, BLOCK_STRIDE, SEGMENT_BLOCKS, HEAD_DIM)
+    safe = tl.maximum(slot, 0)
+    start = slot_start(offsets, safe // BLOCK_SIZE, safe % BLOCK_SIZE, BLOCK_STRIDE, SEGMENT_BLOCKS, HEAD_DIM)
     start += (FIRST + layer) * (SEGMENT_BLOCKS * BLOCK_STRIDE) + head * (BLOCK_SIZE * HEAD_DIM)
     column = tl.arange(0, WIDTH)
     mask = ((row < count) & (slot >= 0))[:, None] & (column < HEAD_DIM)[None, :]
