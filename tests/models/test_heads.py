@@ -113,6 +113,9 @@ def test_states_follow_copied_slots_and_moved_blocks(native: bool, target: Path,
     model.move_blocks(np.asarray([0, 1], np.int32), np.asarray([7, 9], np.int32))
     moved = np.concatenate([np.arange(7 * 32, 8 * 32), np.arange(9 * 32, 10 * 32)]).astype(np.int32)
     assert np.array_equal(model.states(moved), model.states(np.arange(64, dtype=np.int32)))
+    every = np.arange(20 * 32, dtype=np.int32)
+    assert np.array_equal(model.states(every), np.concatenate([model.states(each) for each in every.reshape(-1, 32)]))
+    assert model.states(every[:0]).shape == (0, model.state_width)
     model.clear_slots(work.slots[:2])
     assert not model.states(work.slots[:2]).any()
 

@@ -374,7 +374,7 @@ def test_what_is_trained_is_what_a_server_computes(target: Path, model: LlamaFor
     taps, embeddings, _ = learner.read(model, tokens)
     with torch.inference_mode():
         (expected,) = (each[0].numpy() for each in learner.unroll(taps, embeddings, 1))
-    loaded, states = heads.read(tmp_path, target), heads.taps_of(tmp_path, target).states(taps[0].numpy())
+    loaded, states = heads.read(tmp_path, target), taps[0].numpy() @ heads.taps_of(tmp_path, target).fc.T
     served = HeadModel(loaded, dtype="float32", blocks=4, threads=1, max_pass_tokens=64, most_blocks=0)
     work = chain(tokens[0, 1:].numpy().astype("int32"), 32)
     assert abs(served.forward(replace(work, states=states)) - expected).max() < 1e-3

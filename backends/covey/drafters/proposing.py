@@ -118,12 +118,11 @@ def _words(table: SettingsTable, rows: Rows) -> Ints:
 
 def _as_lattice(tokens: Ints, shares: Floats, rows: Rows) -> Lattice:
     """Return chains as a lattice, each cut at its row's depth."""
-    lattice = Lattice.empty(len(rows.depths), int(rows.depths[0]), False, False)
+    outside = np.arange(tokens.shape[1]) >= rows.depths[:, None]
     scores = np.minimum(shares, -DESCENT).cumsum(axis=1)
-    inside = np.arange(tokens.shape[1]) < rows.depths[:, None]
-    lattice.tokens[inside] = tokens[inside]
-    lattice.scores[inside] = scores[inside]
-    return lattice
+    tokens[outside], scores[outside] = -1, -np.inf
+    parents = np.repeat(np.arange(-1, tokens.shape[1] - 1, dtype=np.int32)[None], len(tokens), axis=0)
+    return Lattice(tokens, parents, scores, None, None, None)
 
 
 def _chains(stepper: Stepper, table: SettingsTable, choosing: Choosing, logits: Floats, rows: Rows) -> Lattice:

@@ -49,15 +49,6 @@ class Taps:
         """Return how many numbers a token has in all taps together."""
         return int(self.fc.shape[1])
 
-    def states(self, tapped: Floats) -> Floats:
-        """Return the states [tokens, width] of taps [tokens, numbers]."""
-        for factors in self.norms:
-            parts = tapped.reshape(len(tapped), *factors.shape)
-            scale = 1 / np.sqrt(np.square(parts).mean(axis=-1, keepdims=True) + np.float32(self.eps))
-            tapped = (parts * scale * factors).reshape(tapped.shape)
-        found: Floats = tapped @ self.fc.T
-        return found
-
 
 def planes(width: int, kv_heads: int, head_dim: int) -> int:
     """Return how many planes of a pool, each as large as a layer's keys and values, hold states of this width."""

@@ -3,8 +3,8 @@
 PyTorch's OpenMP library, libgomp, keeps a pool of threads for every thread that ever opened a parallel region. If all
 pools together have more threads than the process has processors, no pool thread spins while it waits for the next
 region. Each of the hundreds of regions of a pass must then wake its threads. Passes take up to three times as long
-until the process ends. So one thread loads, checks, runs and moves a target's model. A drafter needs no such thread,
-because it computes without OpenMP's threads.
+until the process ends. So one thread loads, checks, runs and moves a target's model. Drafters and the native runtime
+compute without OpenMP's threads, so any thread may call them, and then no other one must be woken.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from __future__ import annotations
 import sys
 import threading
 from collections.abc import Callable
-from concurrent.futures import Future
-from typing import ParamSpec, TypeVar
+from concurrent.futures import Future, wait
+from typing import Any, ParamSpec, TypeVar
 
 from covey.process.worker import Thread
 
@@ -25,10 +25,11 @@ R = TypeVar("R")
 class Compute:
     """Owns the thread. It ends with this object."""
 
-    def __init__(self, threads: int = 0) -> None:
+    def __init__(self, threads: int = 0, *, anywhere: bool = False) -> None:
         """Start the thread. It uses `threads` OpenMP threads, by default the creating thread's number, and that one's
-        GPU."""
-        self._thread = Thread("compute")
+        GPU. `anywhere`: `run` makes its calls in the caller's thread."""
+        self._thread, self._anywhere = Thread("compute"), anywhere
+        self._queued: Future[Any] | None = None  # the last call that `submit` got
         torch = sys.modules.get("torch")  # missing if another runtime computes
         device = None
         if torch is not None:
@@ -39,13 +40,17 @@ class Compute:
     def run(self, call: Callable[P, R], *given: P.args, **named: P.kwargs) -> R:
         """Make the call in the thread, after earlier calls, and return its result. From within the thread, make it at
         once."""
-        if threading.get_ident() == self._ident:
+        inside = threading.get_ident() == self._ident
+        if self._anywhere and self._queued is not None and not inside:
+            wait((self._queued,))
+        if self._anywhere or inside:
             return call(*given, **named)
         return self.submit(lambda _: call(*given, **named), None).result()
 
     def submit(self, call: Callable[[A], R], argument: A) -> Future[R]:
         """Queue a call after earlier ones, and return without waiting."""
-        return self._thread.submit(call, argument)
+        queued = self._queued = self._thread.submit(call, argument)
+        return queued
 
 
 def _prepare(setting: tuple[int, int | None]) -> int:

@@ -444,7 +444,7 @@ def open_target(
     if settings.runtime == NATIVE:
         from covey.models.native.model import NativeModel
 
-        compute, build = Compute(), NativeModel
+        compute, build = Compute(anywhere=True), NativeModel
         given["threads"] = threads
     else:
         from covey.runtimes.opening import open_model

@@ -92,15 +92,14 @@ def check_target_reply(reply: TargetReply, rows: int | None) -> None:
     _rows(len(reply.status), cached=reply.num_cached_tokens, reused=reply.reused, accepted=reply.accepted)
     check_offsets("offsets", reply.offsets, len(reply.status), len(reply.tokens))
     _rows(len(reply.tokens), logprobs=reply.logprobs)
-    _within(-1, top_ids=reply.top.ids.reshape(-1))
+    if reply.top.width:
+        _within(-1, top_ids=reply.top.ids.reshape(-1))
     _within(0, cached=reply.num_cached_tokens, reused=reply.reused, accepted=reply.accepted, tokens=reply.tokens)
-    must(
-        not np.count_nonzero(reply.accepted > reply.offsets[1:] - reply.offsets[:-1]),
-        "more tokens accepted than emitted",
-    )
-    scored = reply.scored if len(reply.scored) else np.zeros(len(reply.status) + 1, np.int32)
-    check_offsets("scored", scored, len(reply.status), len(reply.scores.logprobs))
-    _within(-1, scores_top_ids=reply.scores.top.ids.reshape(-1))
+    more = reply.accepted > reply.offsets[1:] - reply.offsets[:-1]
+    must(not more.any(), "more tokens accepted than emitted")
+    if len(reply.scored) or len(reply.scores.logprobs):
+        check_offsets("scored", reply.scored, len(reply.status), len(reply.scores.logprobs))
+        _within(-1, scores_top_ids=reply.scores.top.ids.reshape(-1))
     if len(reply.divergence):
         _rows(len(reply.status), divergence=reply.divergence)
         shares = (reply.divergence >= 0) & (reply.divergence <= 1) | (reply.divergence == -1)

@@ -10,8 +10,11 @@ from __future__ import annotations
 
 import json
 import struct
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from dataclasses import fields as fields_of
+from functools import cached_property
+from operator import attrgetter
 from typing import Any
 
 import numpy as np
@@ -52,7 +55,7 @@ REQUEST_TENSOR = "message"
 REPLY_TENSOR = "reply"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Layout:
     """A message's kind and its fields in order, name to numpy type. A field is named after the attribute that it holds,
     or the path to it, and is read and written by that path. `head` and `seconds` list the attributes whose numbers
@@ -62,6 +65,16 @@ class Layout:
     fields: dict[str, str]
     head: tuple[str, ...] = ()
     seconds: tuple[str, ...] = ()
+
+    @cached_property
+    def readers(self) -> list[tuple[str, Callable[[Any], Any]]]:
+        """Return the fields that hold an attribute of a value as it is, each with what reads it."""
+        return [(name, attrgetter(name)) for name in self.fields if name not in ("head", "seconds", *_OPENS)]
+
+    @cached_property
+    def places(self) -> list[tuple[str, str, str]]:
+        """Return for each field the path to the part that has it, its name there, and its type."""
+        return [(*name.rpartition(".")[::2], kind) for name, kind in self.fields.items()]
 
 
 _TREES = {
@@ -150,7 +163,7 @@ _LAYOUTS: dict[type, Layout] = {
 }
 _SETTINGS = tuple(field.name for field in fields_of(Sampling))
 _TYPES = {name: np.dtype(name) for name in ("i4", "f4", "i8", "f8", "u2")}
-_NOTHING = {name: np.zeros(0, dtype) for name, dtype in _TYPES.items()}
+_NOTHING = {"u1": None, **{name: np.zeros(0, dtype) for name, dtype in _TYPES.items()}}
 _TOKEN, _COUNT, _HEAD = 2, 4, 5  # index of the token, of the number of fields, and of the fields' lengths
 
 
@@ -198,8 +211,9 @@ def kind_of(message: Ints) -> int:
     return int(kind)
 
 
-def unpack(layout: Layout, message: Ints) -> dict[str, Any]:
-    """Return the fields by name, as views of one copy of the message; JSON fields as values, or None if empty."""
+def unpack(layout: Layout, message: Ints) -> dict[str, dict[str, Any]]:
+    """Return the fields by the path to their part and their name there, as views of one copy of the message; JSON
+    fields as values, or None if empty."""
     count = len(layout.fields)
     if kind_of(message) != layout.kind or message[_COUNT] != count:
         raise PortError(
@@ -210,17 +224,18 @@ def unpack(layout: Layout, message: Ints) -> dict[str, Any]:
     must(whole, "%d words do not fit fields of %s words", len(message), sizes)
     raw = message.tobytes()
     at = 4 * (_HEAD + count)
-    fields: dict[str, Any] = {}
-    for (name, kind), size in zip(layout.fields.items(), sizes, strict=True):
-        if kind == "u1":
-            fields[name] = _json(raw[at : at + 4 * size]) if size else None
-        elif size:
-            must(4 * size % _TYPES[kind].itemsize == 0, "%s ends within a number", name)
-            fields[name] = np.frombuffer(raw, _TYPES[kind], 4 * size // _TYPES[kind].itemsize, at)
-        else:
-            fields[name] = _NOTHING[kind]
-        at += 4 * size
-    return fields
+    parts: dict[str, dict[str, Any]] = {}
+    for (part, name, kind), size in zip(layout.places, sizes, strict=True):
+        value: Any = _NOTHING[kind]
+        if size:
+            if kind == "u1":
+                value = _json(raw[at : at + 4 * size])
+            else:
+                must(4 * size % _TYPES[kind].itemsize == 0, "%s ends within a number", name)
+                value = np.frombuffer(raw, _TYPES[kind], 4 * size // _TYPES[kind].itemsize, at)
+            at += 4 * size
+        parts.setdefault(part, {})[name] = value
+    return parts
 
 
 def encode(value: TargetWork | TargetReply | DraftWork | DraftReply | Resized | TargetInfo | DrafterInfo) -> Ints:
@@ -229,10 +244,12 @@ def encode(value: TargetWork | TargetReply | DraftWork | DraftReply | Resized | 
         return pack(INFO_REPLY, info=asdict(value))
     layout = _LAYOUTS[type(value)]
     fields = _opens_out(value.opens, value.frees) if isinstance(value, (TargetWork, DraftWork)) else {}
-    fields["head"] = [_at(value, path) for path in layout.head]
+    fields["head"] = [getattr(value, name) for name in layout.head]
     if layout.seconds:
-        fields["seconds"] = [_at(value, path) for path in layout.seconds]
-    return pack(layout, **fields | {path: _at(value, path) for path in layout.fields.keys() - fields.keys()})
+        fields["seconds"] = [getattr(value, name) for name in layout.seconds]
+    for name, read in layout.readers:
+        fields[name] = read(value)
+    return pack(layout, **fields)
 
 
 def decode_target_work(message: Ints) -> TargetWork:
@@ -311,7 +328,7 @@ def decode_draft_reply(message: Ints, rows: int | None = None) -> DraftReply:
 
 def decode_target_info(message: Ints) -> TargetInfo:
     try:
-        fields = unpack(INFO_REPLY, message)["info"]
+        fields = unpack(INFO_REPLY, message)[""]["info"]
         info = TargetInfo(**{**fields, "end_ids": tuple(fields["end_ids"])})
     except (TypeError, KeyError) as error:
         raise PortError(f"damaged message: facts of a target: {error}") from None
@@ -321,32 +338,22 @@ def decode_target_info(message: Ints) -> TargetInfo:
 
 def decode_drafter_info(message: Ints) -> DrafterInfo:
     try:
-        info = DrafterInfo(**unpack(INFO_REPLY, message)["info"])
+        info = DrafterInfo(**unpack(INFO_REPLY, message)[""]["info"])
     except TypeError as error:
         raise PortError(f"damaged message: facts of a drafter: {error}") from None
     check_info(info)
     return info
 
 
-def _at(value: Any, path: str) -> Any:
-    """Return the attribute at the end of a path."""
-    name, _, rest = path.partition(".")
-    found = getattr(value, name)
-    return _at(found, rest) if rest else found
-
-
 def _decode(layout: Layout, message: Ints) -> dict[str, dict[str, Any]]:
     """Return the attributes of a value under "", and those of its parts under the paths to them."""
-    fields = unpack(layout, message)
-    for name, paths in (("head", layout.head), ("seconds", layout.seconds)):
-        if paths:
-            numbers = fields.pop(name).tolist()
-            must(len(numbers) == len(paths), "%d numbers, expected %d", len(numbers), len(paths))
-            fields |= zip(paths, numbers)
-    parts: dict[str, dict[str, Any]] = {}
-    for path, value in fields.items():
-        part, _, name = path.rpartition(".")
-        parts.setdefault(part, {})[name] = value
+    parts = unpack(layout, message)
+    own = parts[""]
+    for name, attributes in (("head", layout.head), ("seconds", layout.seconds)):
+        if attributes:
+            numbers = own.pop(name).tolist()
+            must(len(numbers) == len(attributes), "%d numbers, expected %d", len(numbers), len(attributes))
+            own.update(zip(attributes, numbers))
     return parts
 
 

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 from numba.core.typing.typeof import Purpose, typeof
 
+from covey.models.heads import Taps
 from covey.models.native import SMALL, tiles
 from covey.models.native.architecture import Architecture
 from covey.models.native.chains import chain
@@ -21,6 +22,7 @@ from covey.models.native.compiled import BFLOAT16, FLOAT32
 from covey.models.native.contenders import contenders
 from covey.models.native.passes import Passes, kinds, tiles_of
 from covey.models.native.stages import run
+from covey.models.native.states import make
 from covey.models.native.tiles import FLOATS
 from covey.models.stepper import Race
 from covey.models.stored import Stored
@@ -66,10 +68,12 @@ def main(variant: str) -> None:
     dtype = BFLOAT16 if variant == BFLOAT16 else "float32"
     with tempfile.TemporaryDirectory() as folder:
         of = _model(Path(folder) / "zeros", "F32" if variant == FLOAT32 else "BF16")
-        passes = Passes(of, dtype, blocks=1, threads=1, most_tokens=1)
+        taps = Taps((0,), np.zeros((SIZE, SIZE), np.float32), (), 0.0)
+        passes = Passes(of, dtype, blocks=1, threads=1, most_tokens=1, taps=taps)
         unread, slot = passes.unread(), np.array([[passes.pool.padding_slot]], np.int32)
         _compile(run, passes.of_pass(unread))
         _compile(chain, passes.of_chain(unread, slot, slot, Race(np.zeros(1), np.ones((2, 3, 1), np.int32))))
+        _compile(make, passes.of_states(slot[0]))
         words = np.ones((3, 1, 1), np.int32)
         contenders(np.zeros((1, 1), np.float32), np.zeros(1, np.int32), words, words.astype(np.float32))
     tiles.addresses(tiles_of(*kinds(of, SMALL)) if variant == BFLOAT16 else tiles_of(FLOATS, FLOATS))

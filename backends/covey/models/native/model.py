@@ -26,9 +26,9 @@ from covey.models.native.architecture import Architecture
 from covey.models.native.attention import SLOTS
 from covey.models.native.chains import chain
 from covey.models.native.contenders import contenders
-from covey.models.native.passes import Passes
+from covey.models.native.passes import MADE, Passes
 from covey.models.native.stages import run
-from covey.models.native.weights import words
+from covey.models.native.states import make
 from covey.models.native.words import leave_compiler
 from covey.models.stepper import Race
 from covey.models.verdicts import verdict
@@ -74,8 +74,6 @@ class NativeModel:
         if dtype not in (*KINDS, SMALL):
             raise SettingError(f"dtype: got {dtype!r}, the native runtime computes in: {', '.join(KINDS)}")
         self._of = of = folder if isinstance(folder, Architecture) else architecture.read(Path(folder))
-        self._taps = taps
-        self.state_width = 0 if taps is None else len(taps.fc)
         self.dtype, self.max_pass_tokens, self.threads = dtype, max_pass_tokens, threads
         self.vocab_size, self.max_positions, self.end_ids = of.vocab_size, of.max_positions, of.end_ids
         cpu.check()
@@ -91,7 +89,7 @@ class NativeModel:
             taps=taps,
             columns=columns,
         )
-        self.weight_type, self.pool = passes.weight_type, passes.pool
+        self.weight_type, self.pool, self.state_width = passes.weight_type, passes.pool, passes.state_width
         self.unread, self.outputs = passes.unread, passes.outputs
         self._helpers = [Thread(f"compute-{number}") for number in range(1, threads)]
         self.padding_slot = self.pool.padding_slot
@@ -106,6 +104,8 @@ class NativeModel:
     def _settle(self, numerics: str) -> None:
         """Run a first pass, and prove that passes are invariant unless `numerics` is "fast"."""
         self.forward(self.unread())
+        if self.state_width:
+            self.states(np.array([self.padding_slot], np.int32))
         if numerics != "fast" and self._agrees():
             self.numerics = "invariant"
         elif numerics == "invariant":
@@ -165,9 +165,14 @@ class NativeModel:
 
     def states(self, slots: Ints) -> Words:
         """Return the states [slots, width] of the tokens in these slots."""
-        assert self._taps is not None, "only a model with taps makes states"
-        tapped = self.pool.tapped(slots).astype(np.uint32) << 16
-        return words(self._taps.states(tapped.view(np.float32)))
+        found = [self._states(slots[first : first + MADE]) for first in range(0, len(slots), MADE)]
+        return found[0] if len(found) == 1 else np.concatenate([*found, np.zeros((0, self.state_width), np.uint16)])
+
+    def _states(self, slots: Ints) -> Words:
+        given = self._passes.of_states(slots)
+        self._together(make, given)
+        states: Words = given[-1]
+        return states
 
     def _agrees(self) -> bool:
         """Return whether passes are invariant, as they are meant to be; the verdict is kept."""

@@ -9,16 +9,17 @@ import numpy as np
 
 from covey.contracts.types import Floats, Ints
 from covey.models.lanes import Lanes, Pass, Stop
-from covey.models.native import LANES, SMALL, attention, matmul, tiles
+from covey.models.native import LANES, SMALL, attention, matmul, states, tiles
 from covey.models.native.architecture import Architecture
 from covey.models.native.attention import SLOTS, Compared, Seen
 from covey.models.native.chains import Columns, Draws
 from covey.models.native.matmul import COLUMNS, Multiplied, Rows
 from covey.models.native.pool import KeyValuePool
 from covey.models.native.stages import AROUND, STAGES, Asked, Shape, Work
+from covey.models.native.states import Made
 from covey.models.native.tasks import LINE, Team
 from covey.models.native.tiles import BYTES, FLOATS, GROUP, PAIRS, WIDENED, Tile
-from covey.models.native.weights import Weights, whole
+from covey.models.native.weights import Weights, panels, whole, words
 from covey.models.stepper import Race
 from covey.noise.noise import token_words
 
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from covey.models.heads import Taps
 
 TOGETHER = 12  # rows of an attention task: queries times the heads that share keys
+MADE = 64  # most states made at once
 
 
 class Passes:
@@ -51,8 +53,11 @@ class Passes:
         self.pool = KeyValuePool(of.layers, of.kv_heads, of.head_dim, seen, blocks=blocks, most=most_blocks, taps=kept)
         self._weights = Weights(of, kind)
         self._shape = _shape(of, kind, seen)
+        self._stages = AROUND + STAGES * of.layers
         self._work = _work(of, self._shape, most_tokens, threads)
         self._tapped_layers = np.asarray(layers, np.int32)
+        self.state_width = 0 if taps is None else len(taps.fc)
+        self._made = None if taps is None else _made(taps, self._shape.products, threads)
         self._columns = columns
         self._turns = np.zeros((0, 2, of.head_dim // 2), np.float32)  # of positions up to the highest so far
         self._logits: Floats = np.zeros((0, of.vocab_size), np.float32)
@@ -61,7 +66,7 @@ class Passes:
         """Return the arguments of `run` for a pass, for the first thread."""
         asked, pool = self._asked(work), self.pool
         given = self._shape, self._weights.held, pool.keys, pool.values, pool.taps, self._work, asked
-        return self._team(stop=stop), *given, self._logits[: len(work.out)]
+        return self._team(self._stages, stop=stop), *given, self._logits[: len(work.out)]
 
     def of_chain(self, first: Pass, slots: Ints, positions: Ints, race: Race) -> tuple[Any, ...]:
         """Return the arguments of `chain`; it writes to the last two."""
@@ -86,7 +91,13 @@ class Passes:
         tokens, shares = np.empty((rows, depth), np.int32), np.empty((rows, depth), np.float32)
         pool, logits = self.pool, self._logits[:rows]
         given = self._shape, self._weights.held, pool.keys, pool.values, pool.taps, self._work, asked, later
-        return self._team(depth), *given, columns, draws, logits, tokens, shares
+        return self._team(depth, self._stages + 2), *given, columns, draws, logits, tokens, shares
+
+    def of_states(self, slots: Ints) -> tuple[Any, ...]:
+        """Return the arguments of `make` for the states of at most `MADE` slots; it writes to the last one."""
+        assert self._made is not None, "only a model with taps makes states"
+        found = np.empty((len(slots), self.state_width), np.uint16)
+        return self._team(states.STAGES), self._made, self.pool.taps, np.ascontiguousarray(slots, np.int32), found
 
     def outputs(self, tokens: Ints) -> Floats:
         """Return the last layer's output [tokens, width] for these tokens of the last pass. A head's later steps read
@@ -109,11 +120,10 @@ class Passes:
         ids = np.arange(self.of.vocab_size, dtype=np.int32) if self._columns is None else self._columns
         return ids, token_words(int(ids[-1]) + 1)[ids]
 
-    def _team(self, steps: int = 0, stop: Stop | None = None) -> Team:
-        """Return the first thread's place in a pass, or in a chain of `steps` steps."""
-        stages, counters = AROUND + STAGES * self._shape.layers, LINE * (self.threads + 1)
-        shape = (steps, stages + 2, counters) if steps else (stages, counters)
-        return Team(np.zeros(shape, np.int64), 0, self.threads, np.zeros(1, np.int64) if stop is None else stop)
+    def _team(self, *counted: int, stop: Stop | None = None) -> Team:
+        """Return the first thread's place among those that do so many stages, or steps of so many stages."""
+        counters = np.zeros((*counted, LINE * (self.threads + 1)), np.int64)
+        return Team(counters, 0, self.threads, np.zeros(1, np.int64) if stop is None else stop)
 
     def _asked(self, work: Pass) -> Asked:
         """Return a pass in the form that `run` takes, with room for its logits. Raises ValueError if it is too
@@ -169,6 +179,23 @@ def _shape(of: Architecture, kind: int, seen: int) -> Shape:
     return Shape(multiplied, compared, *own, widths, inputs, int(paired), int(of.normed_residual))
 
 
+def _made(taps: Taps, products: Multiplied, threads: int) -> Made:
+    fc = taps.fc if products.kind == FLOATS else words(taps.fc)
+    width, numbers = whole(taps.numbers), taps.numbers
+    norms = [norm.reshape(-1) for norm in taps.norms]
+    return Made(
+        products,
+        panels(fc, products.kind).copy(),
+        width,
+        np.array(norms, np.float32).reshape(len(norms), numbers),
+        np.array([norm.shape[1] for norm in taps.norms], np.int64),
+        taps.eps,
+        np.zeros((threads, numbers), np.float32),
+        _rows(MADE, width),
+        np.zeros((threads, MADE, COLUMNS), np.float32),
+    )
+
+
 def tiles_of(kind: int, seen: int) -> frozenset[Tile]:
     """Return the tiles of a model with these kinds of products and scores."""
     scores, sums = attention.tiles_of(seen)
@@ -210,12 +237,16 @@ def _seen(lanes: Lanes, every: Ints, group: int) -> Seen:
     none, counts = every[:0], lanes.counts
     tails = np.zeros(lanes.rows + 1, np.int32) if lanes.tail_offsets is None else lanes.tail_offsets
     queries = every if lanes.queries is None else lanes.queries
-    together = np.where(tails[1:] > tails[:-1], 1, max(1, TOGETHER // group))
-    pieces = -(-counts // together)
-    which = np.repeat(np.arange(lanes.rows, dtype=np.int32), pieces)
-    number = np.arange(len(which)) - np.repeat(np.cumsum(pieces) - pieces, pieces)
-    firsts = number * together[which]
-    some = np.minimum(together[which], counts[which] - firsts)
+    together = max(1, TOGETHER // group)
+    if lanes.tail_offsets is None and counts.max(initial=0) <= together:  # one task for each lane
+        which, firsts, some = np.arange(lanes.rows, dtype=np.int32), np.zeros(lanes.rows, np.int32), counts
+    else:
+        most = np.where(tails[1:] > tails[:-1], 1, together)
+        pieces = -(-counts // most)
+        which = np.repeat(np.arange(lanes.rows, dtype=np.int32), pieces)
+        number = np.arange(len(which)) - np.repeat(np.cumsum(pieces) - pieces, pieces)
+        firsts = number * most[which]
+        some = np.minimum(most[which], counts[which] - firsts)
     own = lanes.tails if lanes.tail_offsets is not None else none
     parts = lanes.offsets, lanes.lengths, lanes.tables, queries, tails, own, which, firsts, some
     return Seen(*(np.ascontiguousarray(each, np.int32) for each in parts))

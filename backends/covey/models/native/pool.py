@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from covey.contracts.types import Ints, Words
+from covey.contracts.types import Ints
 from covey.models.native import LANES
 from covey.models.native.attention import SLOTS
 from covey.models.native.sizes import planes_of_taps
@@ -38,7 +38,6 @@ class KeyValuePool:
         pair = 2 if kind == PAIRS else 1
         self._keys = self.keys.reshape(layers, total, heads, vectors // pair, SLOTS, pair)
         self.taps = self.reserve.bytes.view(np.uint16)[2 * layers :].reshape(more, total, SLOTS, size // (2 * SLOTS))
-        self._numbers = taps
         self.padding_slot = (total - 1) * SLOTS
 
     def copy_slots(self, source: Ints, destination: Ints) -> None:
@@ -54,8 +53,3 @@ class KeyValuePool:
         self._keys[:, block, :, :, place] = 0
         self.values[:, block, :, place] = 0
         self.taps[:, block, place] = 0
-
-    def tapped(self, slots: Ints) -> Words:
-        """Return the taps of these slots, [slots, numbers]."""
-        found = self.taps[:, slots // SLOTS, slots % SLOTS].swapaxes(0, 1)
-        return found.reshape(len(slots), len(self.taps) * self.taps.shape[3])[:, : self._numbers]

@@ -107,17 +107,12 @@ class Weights:
             matrix, scales, biases = (_in_turns(*pair) for pair in zip(*parts))
         else:
             matrix, scales, biases = (np.concatenate(each) for each in zip(*parts))
-        count, width = after.shape[1], matrix.shape[1]  # a head may have more rows than there are tokens to draft
+        count = after.shape[1]  # a head may have more rows than there are tokens to draft
         after[0], after[1] = scales[:count], biases[:count]
-        padded: npt.NDArray[Any] = np.zeros((whole(count), whole(width)), matrix.dtype)
-        if self._kind == BYTES:
-            padded[:] = 128
-        padded[:count, :width] = matrix[:count]
-        step = {PAIRS: np.uint32, BYTES: np.uint32}.get(self._kind, matrix.dtype)
-        steps = padded.view(step).reshape(len(padded) // COLUMNS, COLUMNS, -1)
-        here = self._memory[self._taken : self._taken + padded.nbytes]
-        here.view(step).reshape(len(steps), -1, COLUMNS)[:] = steps.transpose(0, 2, 1)
-        self._taken += padded.nbytes
+        made = panels(matrix[:count], self._kind)
+        here = self._memory[self._taken : self._taken + made.nbytes]
+        here.view(made.dtype).reshape(made.shape)[:] = made
+        self._taken += made.nbytes
         return int(here.ctypes.data)
 
     def _part(self, name: str) -> tuple[npt.NDArray[Any], Floats, Floats]:
@@ -135,6 +130,17 @@ class Weights:
         values = floats(tensor)
         scale = np.maximum(np.abs(values).max(axis=1), np.float32(1e-12)) / np.float32(127)
         return (np.rint(values / scale[:, None]) + 128).astype(np.uint8), scale, bias
+
+
+def panels(matrix: npt.NDArray[Any], kind: int) -> npt.NDArray[Any]:
+    """Return a matrix in this kind's numbers as a view [panels, steps, COLUMNS]; a copy of it is what tiles read."""
+    count, width = matrix.shape
+    padded: npt.NDArray[Any] = np.zeros((whole(count), whole(width)), matrix.dtype)
+    if kind == BYTES:
+        padded[:] = 128
+    padded[:count, :width] = matrix
+    step = {PAIRS: np.uint32, BYTES: np.uint32}.get(kind, matrix.dtype)
+    return padded.view(step).reshape(len(padded) // COLUMNS, COLUMNS, -1).transpose(0, 2, 1)
 
 
 def _in_turns(one: npt.NDArray[Any], two: npt.NDArray[Any]) -> npt.NDArray[Any]:
