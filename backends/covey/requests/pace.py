@@ -8,7 +8,8 @@ from __future__ import annotations
 import math
 
 MEMORY = 64  # rounds
-WINDOW = 512  # rounds in each of the two windows over which `fastest` is the minimum
+LONG = 3.0  # rounds as many times as long as the shortest are long by their tokens
+WINDOW = 512  # rounds in each of the two windows over which `fastest` and `shortest` are minima
 
 
 class Pace:
@@ -18,7 +19,7 @@ class Pace:
         self._row_seconds = self._tokens = 0.0  # time spent by decoding rows, and tokens that they got
         self._seconds = self._overhead = self._weight = 0.0  # of all rounds: whole, outside the target, and count
         self._rows = self._drafts = 0.0  # decoding rows, and their verified drafts
-        self._least = self._least_before = math.inf
+        self._least = self._least_before = math.inf, math.inf  # per token of a row, and whole
         self._rounds = 0
 
     def update(self, seconds: float, rows: int, tokens: int, *, overhead: float = 0.0, drafts: int = 0) -> None:
@@ -31,10 +32,10 @@ class Pace:
         if rows and tokens:
             self._row_seconds = self._row_seconds * keep + rows * seconds
             self._tokens = self._tokens * keep + tokens
-            self._least = min(self._least, rows * seconds / tokens)
+            self._least = min(self._least[0], rows * seconds / tokens), min(self._least[1], seconds)
             self._rounds += 1
             if self._rounds % WINDOW == 0:
-                self._least_before, self._least = self._least, math.inf
+                self._least_before, self._least = self._least, (math.inf, math.inf)
 
     @property
     def seconds(self) -> float:
@@ -64,5 +65,16 @@ class Pace:
     @property
     def fastest(self) -> float:
         """Return the shortest time per token of a row in any recent round."""
-        least = min(self._least, self._least_before)
+        least = min(self._least[0], self._least_before[0])
+        return least if least < math.inf else 0.0
+
+    @property
+    def long(self) -> bool:
+        """Return whether recent rounds took long because of their tokens, as they do on a CPU; also if none is known."""
+        return self.seconds >= LONG * self.shortest
+
+    @property
+    def shortest(self) -> float:
+        """Return the shortest recent round with decoding rows."""
+        least = min(self._least[1], self._least_before[1])
         return least if least < math.inf else 0.0

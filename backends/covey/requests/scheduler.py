@@ -11,7 +11,8 @@ arrival. If it can no longer meet its objective, the later of the two holds. So 
 order of arrival, urgent ones overtake them, and no request is overtaken for ever.
 
 Shares come before this order (`covey.requests.shares`): the tenant that was charged less goes first. It may take
-running places, or places in a full queue, from a tenant that exceeds its share.
+running places, or places in a full queue, from a tenant that exceeds its share. If it waits for a first token where
+passes are long, it gets a pass without the others.
 """
 
 from __future__ import annotations
@@ -39,6 +40,8 @@ LONGEST_REST = 60  # the most seconds that a refused caller is told to wait
 SPARED = 0.9  # prompts may fill this share of the time that objectives allow a round
 GRAMMARS = 8192  # bytes of new grammars in a pass, or one grammar: the longest take 50 ms to open, and others wait
 SCORED = 128  # prompt tokens with log-probabilities in a pass: each has a logit for every id of the vocabulary
+FEW_SCORED = 32  # ... while rounds are long; on a CPU they are scored as fast, and others wait less
+MANY = 16  # the least tokens of others that a pass for first tokens leaves out
 SPREAD = 8  # rounds over which a row's lead or delay is spread
 Allowance = Callable[[int, float, float, float], int | None]
 
@@ -111,6 +114,7 @@ class Scheduler:
         self._frees: list[int] = []
         self.preemptions = 0
         self._trials = Trials()
+        self._hurried = False  # whether the last pass was only of tenants that wait for a first token
 
     @classmethod
     def of(cls, settings: SchedulerSettings, block_size: int, **others: Any) -> Scheduler:
@@ -200,7 +204,7 @@ class Scheduler:
         """Admit requests that fit, and return the next pass: decoding rows first, then prefill chunks within the
         remaining budget, the most urgent first. `allowance` is `Planner.prefill_allowance`."""
         self._admit(free_blocks, now)
-        running = self._trials.passable(list(self.running.values()), now)
+        running = self._hurry(self._trials.passable(list(self.running.values()), now))
         rows = [active for active in running if active.decoding]
         decoding = len(rows)
         chunk = [1] * decoding
@@ -213,7 +217,7 @@ class Scheduler:
             if tokens is not None:
                 hurried = [active for active in prefilling if limit < math.inf or active.deadline < math.inf]
                 budget = min(budget, max(tokens, 1, self._prompt_tokens_due(hurried, now)))
-        grammars, scored = 0, SCORED
+        grammars, scored = 0, FEW_SCORED if self.pace.long else SCORED
         for active in prefilling:
             if budget <= 0:
                 break
@@ -236,6 +240,23 @@ class Scheduler:
         frees, self._frees = tuple(self._frees), []
         shared, chunks = self.shares.several(), np.asarray(chunk, np.int32)
         return Batch(rows, chunks, tuple(opens), frees, decoding, now, self.pace.fastest, shared, len(prefilling))
+
+    def _hurry(self, running: list[ActiveRequest]) -> list[ActiveRequest]:
+        """Return the requests of this pass: all, or only those of tenants with less than their share that wait for a
+        first token, where the others would make the pass several times as long. Every second pass is of all."""
+        hurried, self._hurried = self._hurried, False
+        if hurried or not self.shares.several() or not self.pace.long:
+            return running
+        waiting = {active.request.tenant for active in running if not active.output}
+        few = {tenant for tenant in waiting if self.shares.lacks(tenant)}
+        alone = [active for active in running if active.request.tenant in few]
+        others = [active for active in running if active.request.tenant not in few]
+        own = sum(active.num_tokens - active.num_cached_tokens for active in alone)
+        left_out = sum(active.num_tokens - active.num_cached_tokens for active in others)
+        if not alone or min(left_out, self.token_budget) < max(MANY, own):
+            return running
+        self._hurried = True
+        return alone
 
     def unsent(self, batch: Batch) -> None:
         """Move the tags that an unsent pass would have freed to the next pass."""
