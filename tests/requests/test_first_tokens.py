@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import pytest
 
 from covey.contracts.types import Sampling, TargetReply, TargetWork
@@ -73,7 +75,7 @@ def test_newcomers_without_end_leave_the_others_every_second_pass() -> None:
         engine.round()
     whole = [len(CROWD) <= len(work.tags) for work in target.works[20:100]]
     assert any(not each for each in whole)
-    assert all(one or two for one, two in zip(whole, whole[1:]))
+    assert all(one or two for one, two in pairwise(whole))
 
 
 @pytest.mark.parametrize(("each", "most"), [(0.001, 32), (0.0, 128)], ids=["a CPU", "a GPU"])

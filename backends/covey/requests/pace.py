@@ -70,7 +70,7 @@ class Pace:
 
     @property
     def long(self) -> bool:
-        """Return whether recent rounds took long because of their tokens, as they do on a CPU; also if none is known."""
+        """Return whether recent rounds took long because of their tokens, as on a CPU; also if none is known."""
         return self.seconds >= LONG * self.shortest
 
     @property
