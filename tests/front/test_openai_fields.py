@@ -116,6 +116,10 @@ def test_an_own_field_may_only_say_what_the_route_decides() -> None:
 
     assert read(exclude_input_in_output=True, return_log_probs=False) == {"temperature": 1.0}
     assert read(exclude_input_in_output=False, echo=True)["exclude_input_in_output"] is False
+    assert read(top_logprobs=3, logprobs=3)["top_logprobs"] == 3
+    for body in ({"top_logprobs": 3}, {"top_logprobs": 3, "logprobs": True}):
+        with pytest.raises(InvalidRequest, match="logprobs says how many"):
+            read(**body)
     with pytest.raises(InvalidRequest, match="exclude_input_in_output: got True, allowed: only False"):
         read(exclude_input_in_output=True, echo=True)
 

@@ -170,7 +170,10 @@ def _top_log_probs(given: Mapping[str, Any], chat: bool) -> Any:
     """Return how many top log-probabilities to add to each token's own; None for no log-probabilities."""
     if not chat:
         value = given.get("logprobs", False)
-        return {True: 0, False: None}[value] if isinstance(value, bool) else value
+        count = {True: 0, False: None}[value] if isinstance(value, bool) else value
+        if given.get("top_logprobs", 0) not in (0, count):
+            raise refused("top_logprobs", given["top_logprobs"], "0: logprobs says how many in a completion")
+        return count
     top = given.get("top_logprobs", 0)
     if _flag(given, "logprobs"):
         return top
