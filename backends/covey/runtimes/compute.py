@@ -41,8 +41,9 @@ class Compute:
         """Make the call in the thread, after earlier calls, and return its result. From within the thread, make it at
         once."""
         inside = threading.get_ident() == self._ident
-        if self._anywhere and self._queued is not None and not inside:
+        if self._queued is not None and self._anywhere and not inside:
             wait((self._queued,))
+            self._queued = None
         if self._anywhere or inside:
             return call(*given, **named)
         return self.submit(lambda _: call(*given, **named), None).result()
