@@ -116,18 +116,27 @@ def test_models_compile_nothing_themselves(tmp_path: Path) -> None:
     tiny_models.build(folders["BF16"], "qwen3", torch.bfloat16)
     tiny_models.build(folders["F32"], "llama", torch.float32)
     said = (
-        "from covey.models.native import chains, stages\n"
+        "from pathlib import Path\n"
+        "import numpy as np\n"
+        "from covey.models.heads import Taps\n"
+        "from covey.models.native import architecture, chains, stages, states\n"
         "from covey.models.native.model import NativeModel\n"
         f"for folder in {list(map(str, folders.values()))}:\n"
+        "    wide = architecture.read(Path(folder)).width\n"
+        "    taps = Taps((1,), np.ones((8, wide), np.float32), (np.ones((1, wide), np.float32),), 1e-5)\n"
         "    for dtype in ('bfloat16', 'float32', 'int8'):\n"
         "        NativeModel(folder, dtype=dtype, blocks=9, threads=1, max_pass_tokens=16).prepare_chains()\n"
-        "print(*(len(f.stats.cache_misses) for f in (stages.run, chains.chain)), len(stages.run.signatures))\n"
+        "    for dtype in ('bfloat16', 'float32'):\n"
+        "        tapped = NativeModel(folder, dtype=dtype, blocks=9, threads=1, max_pass_tokens=16, taps=taps)\n"
+        "        tapped.states(np.arange(99, dtype=np.int32))\n"
+        "made = stages.run, chains.chain, states.make\n"
+        "print(*(len(each.stats.cache_misses) for each in made), *(len(each.signatures) for each in made[::2]))\n"
     )
     own = os.environ | {compiled.FOLDER_VARIABLE: str(kept)}
     done = subprocess.run(
         [sys.executable, "-c", said], env=own, capture_output=True, text=True, check=True, timeout=120
     )
-    assert done.stdout.split() == ["0", "0", "3"]
+    assert done.stdout.split() == ["0", "0", "0", "3", "3"]
     assert sorted(path.name for path in kept.rglob("*")) == before
 
 
