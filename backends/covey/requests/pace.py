@@ -70,11 +70,6 @@ class Pace:
 
     @property
     def long(self) -> bool:
-        """Return whether recent rounds took long because of their tokens, as on a CPU; also if none is known."""
-        return self.seconds >= LONG * self.shortest
-
-    @property
-    def shortest(self) -> float:
-        """Return the shortest recent round with decoding rows."""
-        least = min(self._least[1], self._least_before[1])
-        return least if least < math.inf else 0.0
+        """Return whether recent rounds took long because of their tokens, as on a CPU. False before rows decoded."""
+        shortest = min(self._least[1], self._least_before[1])
+        return self.seconds >= LONG * shortest
