@@ -9,7 +9,7 @@ import math
 
 MEMORY = 64  # rounds
 LONG = 3.0  # rounds as many times as long as the shortest are long by their tokens
-WINDOW = 512  # rounds in each of the two windows over which `fastest` and `shortest` are minima
+WINDOW = 512  # rounds in each of the two windows over which shortest times are taken
 
 
 class Pace:

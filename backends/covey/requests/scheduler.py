@@ -242,15 +242,15 @@ class Scheduler:
         return Batch(rows, chunks, tuple(opens), frees, decoding, now, self.pace.fastest, shared, len(prefilling))
 
     def _hurry(self, running: list[ActiveRequest]) -> list[ActiveRequest]:
-        """Return the requests of this pass: all, or only those of tenants with less than their share that wait for a
-        first token, where the others would make the pass several times as long. Every second pass is of all."""
+        """Return the requests of this pass: usually all. If rounds are long, a tenant with less than its share that
+        waits for a first token gets a pass without the others. The next pass is of all again."""
         hurried, self._hurried = self._hurried, False
         if hurried or not self.shares.several() or not self.pace.long:
             return running
         waiting = {active.request.tenant for active in running if not active.output}
-        few = {tenant for tenant in waiting if self.shares.lacks(tenant)}
-        alone = [active for active in running if active.request.tenant in few]
-        others = [active for active in running if active.request.tenant not in few]
+        lacking = {tenant for tenant in waiting if self.shares.lacks(tenant)}
+        alone = [active for active in running if active.request.tenant in lacking]
+        others = [active for active in running if active.request.tenant not in lacking]
         own = sum(active.num_tokens - active.num_cached_tokens for active in alone)
         left_out = sum(active.num_tokens - active.num_cached_tokens for active in others)
         if not alone or min(left_out, self.token_budget) < max(MANY, own):

@@ -121,7 +121,7 @@ class Passes:
         return ids, token_words(int(ids[-1]) + 1)[ids]
 
     def _team(self, *counted: int, stop: Stop | None = None) -> Team:
-        """Return the first thread's place among those that do so many stages, or steps of so many stages."""
+        """Return the first thread's place in a team, with counters for these stages, or for steps and their stages."""
         counters = np.zeros((*counted, LINE * (self.threads + 1)), np.int64)
         return Team(counters, 0, self.threads, np.zeros(1, np.int64) if stop is None else stop)
 
