@@ -103,29 +103,30 @@ def panel(how, w, number, rows, count, k, y):
 
 
 @compiled
-def put(kind, values, rows, row, at):
-    """Write float32 values into a row, from index `at` on, in the form that tiles of this kind multiply. Fill the last
-    group with zeros."""
+def put(kind, values, rows, first, at):
+    """Write float32 values [count, k] into rows from `first` on, from index `at` on, in the form that tiles of this
+    kind multiply. Fill the last group with zeros."""
+    count, k = values.shape
+    end = at + k
+    # Weights behind the last value are zero, but an earlier row may have left a number that is not finite.
+    whole = (end + GROUP - 1) // GROUP * GROUP
     if kind == PAIRS:
-        to = rows.words[row, at : at + len(values)]
-        for i in range(len(values)):
-            to[i] = rounded(values[i])
+        for row in range(count):
+            to = rows.words[first + row]
+            for i in range(k):
+                to[at + i] = rounded(values[row, i])
+            to[end:whole] = 0
     elif kind == BYTES:
-        for start in range(0, len(values), GROUP):
-            _put_group(values[start : start + GROUP], rows, row, at + start)
+        for row in range(count):
+            for start in range(0, k, GROUP):
+                _put_group(values[row, start : start + GROUP], rows, first + row, at + start)
+            rows.small[first + row, end:whole] = 0
     else:
-        floats = rows.floats[row, at : at + len(values)]
-        for i in range(len(values)):
-            floats[i] = values[i]
-    rest = at + len(values)
-    while rest % GROUP:  # weights there are zero, but an earlier row may have left a number that is not finite
-        if kind == PAIRS:
-            rows.words[row, rest] = 0
-        elif kind == BYTES:
-            rows.small[row, rest] = 0
-        else:
-            rows.floats[row, rest] = 0
-        rest += 1
+        for row in range(count):
+            to_floats = rows.floats[first + row]
+            for i in range(k):
+                to_floats[at + i] = values[row, i]
+            to_floats[end:whole] = 0
 
 
 @compiled

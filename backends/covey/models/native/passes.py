@@ -9,7 +9,7 @@ import numpy as np
 
 from covey.contracts.types import Floats, Ints
 from covey.models.lanes import Lanes, Pass, Stop
-from covey.models.native import LANES, SMALL, attention, matmul, states, tiles
+from covey.models.native import LANES, SMALL, attention, matmul, stages, states, tiles
 from covey.models.native.architecture import Architecture
 from covey.models.native.attention import SLOTS, Compared, Seen
 from covey.models.native.chains import Columns, Draws
@@ -222,7 +222,7 @@ def _work(of: Architecture, shape: Shape, tokens: int, threads: int) -> Work:
         q=np.zeros((of.kv_heads, tokens, group, vectors), number),
         heads=np.zeros((tokens, of.heads * of.head_dim), np.float32),
         tile=np.zeros((threads, 2, tokens, COLUMNS), np.float32),
-        row=np.zeros((threads, of.width), np.float32),
+        rows=np.zeros((threads, stages.ROWS, of.width), np.float32),
         scores=np.zeros((threads, rows, whole(of.max_positions, SLOTS)), np.float32),
         sums=np.zeros((threads, rows, vectors + 1), np.float32),
         own_keys=np.zeros((threads, paths, vectors * SLOTS), stored),

@@ -27,6 +27,7 @@ from covey.models.native.words import Array, as_float, as_stored, compiled, comp
 
 STAGES = 9  # per layer
 AROUND = 3  # before and after the layers
+ROWS = 8  # most rows of a task whose work for a row is little
 
 
 class Shape(NamedTuple):
@@ -72,7 +73,7 @@ class Work(NamedTuple):
     q: Array  # [kv heads, tokens, group, whole vectors of dim]
     heads: Array  # [tokens, heads * dim]
     tile: Array  # [threads, 2, tokens, COLUMNS]
-    row: Array  # [threads, width]
+    rows: Array  # [threads, ROWS, width]
     scores: Array  # [threads, rows, keys]
     sums: Array  # [threads, rows, whole vectors of dim and one more number]
     own_keys: Array  # [threads, blocks, ...]
@@ -176,7 +177,7 @@ def _pair(team, stage, shape, weights, state_norm, work, states):
         x, normed = work.x[task], pair[width:]
         normalise(x, weights, shape.eps, pair[:width])
         normalise(states[task], state_norm, shape.eps, normed)
-        put(shape.products.kind, pair, work.a, task, 0)
+        put(shape.products.kind, pair.reshape(1, -1), work.a, task, 0)
         for i in range(width):
             x[i] = normed[i] if shape.normed_residual else states[task, i]
         mine += 1
@@ -185,15 +186,26 @@ def _pair(team, stage, shape, weights, state_norm, work, states):
 
 
 @compiled
+def _together(team, count):
+    """Return how many of `count` rows a task takes, if each row is little work."""
+    return min(ROWS, (count + team.threads - 1) // team.threads)
+
+
+@compiled
 def _norm(team, stage, shape, weights, work, rows, tap, slots, taps):
     """Write the norm of these rows into the first rows of `a`. Keep their x as a tap if `tap` is not -1."""
-    mine, count, row = 0, len(rows), work.row[team.thread]
+    mine, together, normed = 0, _together(team, max(1, len(rows))), work.rows[team.thread]
+    count = (len(rows) + together - 1) // together
     task = take(team, stage, count)
     while task >= 0:
-        normalise(work.x[rows[task]], weights, shape.eps, row)
-        put(shape.products.kind, row, work.a, task, 0)
+        first = task * together
+        some = min(together, len(rows) - first)
+        for i in range(some):
+            normalise(work.x[rows[first + i]], weights, shape.eps, normed[i])
+        put(shape.products.kind, normed[:some], work.a, first, 0)
         if tap >= 0:
-            _keep(work.x[task], slots[task], tap, taps)
+            for row in range(first, first + some):
+                _keep(work.x[row], slots[row], tap, taps)
         mine += 1
         task = take(team, stage, count)
     finish(team, stage, count, mine)
@@ -252,12 +264,12 @@ def _gate(team, stage, shape, w, after, work, tokens):
         panel(shape.products, w, 2 * task + 1, work.a, tokens, shape.widths[0], ups)
         first = 2 * task * COLUMNS
         middle, last = first + COLUMNS, first + 2 * COLUMNS
-        for row in range(tokens):
-            if scaled:
+        if scaled:
+            for row in range(tokens):
                 _scale(gates[row], scales[first:middle], biases[first:middle])
                 _scale(ups[row], scales[middle:last], biases[middle:last])
-            _gated(gates[row], ups[row])
-            put(shape.products.kind, gates[row], work.b, row, task * COLUMNS)
+        _gated(gates[:tokens], ups[:tokens])
+        put(shape.products.kind, gates[:tokens], work.b, 0, task * COLUMNS)
         mine += 1
         task = take(team, stage, count)
     finish(team, stage, count, mine)
@@ -270,20 +282,24 @@ def _scale(sums, scale, bias):
 
 
 @compiled
-def _gated(gate, up):
-    for i in range(len(gate)):
-        gate[i] = gate[i] / (np.float32(1) + exponential(-gate[i])) * up[i]
+def _gated(gates, ups):
+    for row in range(len(gates)):
+        for i in range(COLUMNS):
+            gate = gates[row, i]
+            gates[row, i] = gate / (np.float32(1) + exponential(-gate)) * ups[row, i]
 
 
 @compiled
 def _take_heads(team, stage, kind, work, tokens):
-    mine = 0
-    task = take(team, stage, tokens)
+    mine, together = 0, _together(team, max(1, tokens))
+    count = (tokens + together - 1) // together
+    task = take(team, stage, count)
     while task >= 0:
-        put(kind, work.heads[task], work.a, task, 0)
+        first = task * together
+        put(kind, work.heads[first : min(tokens, first + together)], work.a, first, 0)
         mine += 1
-        task = take(team, stage, tokens)
-    finish(team, stage, tokens, mine)
+        task = take(team, stage, count)
+    finish(team, stage, count, mine)
 
 
 @compiled

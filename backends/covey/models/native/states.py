@@ -41,7 +41,7 @@ def make(team, made, taps, slots, states):
             for first in range(0, len(values), size):
                 some = values[first : first + size]
                 normalise(some, made.norms[norm, first : first + size], made.eps, some)
-        put(made.products.kind, values, made.a, task, 0)
+        put(made.products.kind, values.reshape(1, -1), made.a, task, 0)
         mine += 1
         task = take(team, 0, count)
     finish(team, 0, count, mine)
