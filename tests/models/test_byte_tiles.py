@@ -8,6 +8,7 @@ import pytest
 from covey.models.native import tiles
 from covey.models.native.matmul import COLUMNS, ROWS, Multiplied, Rows, panel, put, tiles_of
 from covey.models.native.tiles import BYTES, GROUP
+from covey.models.native.weights import panels
 from covey.models.native.words import compiled
 
 pytestmark = pytest.mark.skipif(not tiles.has(BYTES), reason="this CPU multiplies no bytes")
@@ -15,13 +16,12 @@ pytestmark = pytest.mark.skipif(not tiles.has(BYTES), reason="this CPU multiplie
 
 @compiled
 def multiplied(how, w, rows, count, width, y):  # type: ignore[no-untyped-def]
-    panel(how, w, 0, rows, count, width, y)
+    panel(how, w, 0, rows, count, width, y, w)
 
 
 @compiled
 def filled(values, rows):  # type: ignore[no-untyped-def]
-    for row in range(len(values)):
-        put(BYTES, values[row], rows, row, 0)
+    put(BYTES, values, rows, 0, 0)
 
 
 @pytest.mark.parametrize("width", [64, 576, 1600])
@@ -35,8 +35,7 @@ def test_sums_are_exact_for_any_number_of_rows(width: int) -> None:
     small, factors = np.zeros((ROWS, 4 * width), np.uint8), np.zeros((ROWS, width // GROUP * 2), np.float32)
     rows = Rows(small.view(np.uint16), small.view(np.float32), small.view(np.int8), factors, factors.view(np.int32))
     filled(values, rows)
-    steps = (weights + 128).astype(np.uint8).view(np.uint32)
-    packed = np.concatenate([steps.T.ravel(), np.zeros(COLUMNS * width, np.uint32)])  # what is fetched ahead
+    packed = panels((weights + 128).astype(np.uint8), BYTES).copy()
     whole = rows.small[:, :width].astype(np.int32)
     groups = [slice(start, start + GROUP) for start in range(0, width, GROUP)]
     expected = sum(

@@ -1,4 +1,4 @@
-"""A panel of 64 columns times all rows of a pass, and the conversion of rows to the form that panels multiply."""
+"""A panel of 32 columns times all rows of a pass, and the conversion of rows to the form that panels multiply."""
 
 from __future__ import annotations
 
@@ -11,45 +11,45 @@ from covey.models.native import LANES
 from covey.models.native.tiles import BYTES, GROUP, PAIRS, WIDE, WIDENED, Tile, call, most_rows
 from covey.models.native.words import Array, compiled, rounded
 
-COLUMNS = 64  # of a panel
+COLUMNS = 32  # of a panel
 # k is cut into blocks: all rows are multiplied by one block, which stays in the second-level cache, before the next.
 BLOCK = 1024 if WIDE else 256
-# Vectors of a tile. With 16 registers, one row meets a whole panel, two rows a half and up to six rows a quarter of it.
-PARTS = (4,) if WIDE else (4, 2, 1)
+# Vectors of a tile. With 16 registers, two rows meet a whole panel and up to six rows a half of it.
+PARTS = (2,) if WIDE else (2, 1)
 ROWS = most_rows(PARTS[-1])
 _VECTORS = [0, *(max(each for each in PARTS if rows <= most_rows(each)) for rows in range(1, ROWS + 1))]
 VECTORS = np.array(_VECTORS)  # by number of rows
-PANEL_BYTES = (128, 128, 256, 64)  # for each k, by kind
+PANEL_BYTES = (64, 64, 128, 32)  # for each k, by kind
 COLUMN_BYTES = (4, 2, 4, 4)  # of a step, by kind
 ROW_BYTES = (2, 4, 4, 1)
 STEPS = (2, 1, 1, GROUP)  # k per step of a tile, by kind
 
 
 class Multiplied(NamedTuple):
-    """The routines that compute a model's products: their kind, and addresses of tiles."""
+    """The routines that compute a model's products: their kind, and addresses of tiles by number of rows."""
 
     kind: int
-    first: Array  # by rows: tiles that prefetch the whole next block
-    others: Array  # by rows: tiles that prefetch a half of it, or nothing
+    alone: Array  # they prefetch as much as they read
+    halves: Array  # they prefetch half as much
+    others: Array  # they prefetch nothing
 
     @classmethod
     def of(cls, kind: int, addresses: Mapping[Tile, int]) -> Multiplied:
-        first, others = (np.array([0, *(addresses[tile] for tile in each[1:])]) for each in _by_rows(kind))
-        return cls(kind, first, others)
+        return cls(kind, *(np.array([0, *(addresses[tile] for tile in each)]) for each in _by_rows(kind)))
 
 
 def tiles_of(kind: int) -> frozenset[Tile]:
-    return frozenset(tile for each in _by_rows(kind) for tile in each[1:])
+    return frozenset(tile for each in _by_rows(kind) for tile in each)
 
 
-def _by_rows(kind: int) -> tuple[list[Tile], list[Tile]]:
-    """Return the tiles by rows: those that prefetch the whole next block, and those that prefetch a half or nothing."""
-    lines = 2 if kind == WIDENED else 4
-    if WIDE:
-        return [Tile(kind, 4, lines)] * (ROWS + 1), [Tile(kind, 4, lines // 2)] * (ROWS + 1)
+def _by_rows(kind: int) -> list[list[Tile]]:
+    """Return the tiles of `Multiplied`, from one row on."""
     turn = 1 if kind == BYTES else 2
-    first = [Tile(kind, vectors, lines * vectors * turn // 4, turn) for vectors in _VECTORS]
-    return first, [Tile(kind, vectors, turn=turn) for vectors in _VECTORS]
+    lines = turn if kind == WIDENED else 2 * turn  # of a panel in a turn
+    return [
+        [Tile(kind, each, lines * each // PARTS[0] // share, turn) for each in _VECTORS[1:]]
+        for share in (1, 2, 2 * lines)
+    ]
 
 
 class Rows(NamedTuple):
@@ -63,8 +63,9 @@ class Rows(NamedTuple):
 
 
 @compiled
-def panel(how, w, number, rows, count, k, y):
-    """Compute y[count, 64] = the first `count` rows times panel `number` of the panels at address `w`."""
+def panel(how, w, number, rows, count, k, y, then):
+    """Compute y[count, 32] = the first `count` rows times panel `number` of the panels at address `w`. Prefetch the
+    panel at address `then`."""
     size, row_size, step = PANEL_BYTES[how.kind], ROW_BYTES[how.kind], STEPS[how.kind]
     x, x_row = rows.small.ctypes.data, rows.small.strides[0]
     factors, factors_row = rows.factors.ctypes.data, rows.factors.strides[0]
@@ -72,14 +73,17 @@ def panel(how, w, number, rows, count, k, y):
     for start in range(0, k, BLOCK):
         some, fresh = min(BLOCK, k - start), 1 if start == 0 else 0
         here = w + (number * k + start) * size
+        following = here + some * size if start + some < k else then
         row = 0
         for part in range(parts):
             n = count // parts + (1 if part < count % parts else 0)
-            by = how.first[n] if parts == 1 or (part == 0 and not WIDE) else how.others[n]
-            own, to = x + row * x_row + start * row_size, y.ctypes.data + row * y.strides[0]
-            ahead = here + some * size
-            if parts > 1 and WIDE:  # each part prefetches its share
+            by, ahead = how.others[n], following
+            if parts == 1 or (part == 0 and not WIDE):
+                by = how.alone[n]
+            elif part < 2 and WIDE:
+                by = how.halves[n]
                 ahead += part * some * size // 2
+            own, to = x + row * x_row + start * row_size, y.ctypes.data + row * y.strides[0]
             scales = factors + row * factors_row + start // GROUP * 8
             wide = VECTORS[n] * LANES
             for column in range(0, COLUMNS, wide):

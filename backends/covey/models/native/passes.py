@@ -51,7 +51,7 @@ class Passes:
         self.weight_type = {BYTES: SMALL, FLOATS: "float32"}.get(kind, "bfloat16")
         kept, layers = (0, ()) if taps is None else (taps.numbers, taps.layers)
         self.pool = KeyValuePool(of.layers, of.kv_heads, of.head_dim, seen, blocks=blocks, most=most_blocks, taps=kept)
-        self._weights = Weights(of, kind)
+        self._weights = Weights(of, kind, threads)
         self._shape = _shape(of, kind, seen)
         self._stages = AROUND + STAGES * of.layers
         self._work = _work(of, self._shape, most_tokens, threads)
@@ -203,7 +203,8 @@ def tiles_of(kind: int, seen: int) -> frozenset[Tile]:
 
 
 def _rows(tokens: int, width: int) -> Rows:
-    memory = np.zeros((tokens, 4 * width), np.uint8)
+    stride = (4 * width // tiles.LINE | 1) * tiles.LINE  # odd, so that rows do not share few sets of the first cache
+    memory = np.zeros((tokens, stride), np.uint8)
     factors = np.zeros((tokens, 2 * width // GROUP), np.float32)
     return Rows(memory.view(np.uint16), memory.view(np.float32), memory.view(np.int8), factors, factors.view(np.int32))
 
@@ -221,7 +222,7 @@ def _work(of: Architecture, shape: Shape, tokens: int, threads: int) -> Work:
         y=np.zeros((tokens, (of.heads + 2 * of.kv_heads) * of.head_dim), np.float32),
         q=np.zeros((of.kv_heads, tokens, group, vectors), number),
         heads=np.zeros((tokens, of.heads * of.head_dim), np.float32),
-        tile=np.zeros((threads, 2, tokens, COLUMNS), np.float32),
+        tile=np.zeros((threads, 2, tokens, GROUP), np.float32),
         rows=np.zeros((threads, stages.ROWS, of.width), np.float32),
         scores=np.zeros((threads, rows, whole(of.max_positions, SLOTS)), np.float32),
         sums=np.zeros((threads, rows, vectors + 1), np.float32),

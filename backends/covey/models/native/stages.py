@@ -20,14 +20,15 @@ from typing import NamedTuple
 import numpy as np
 
 from covey.models.native.attention import SLOTS, Compared, Seen, attend, exponential
-from covey.models.native.matmul import COLUMNS, Multiplied, Rows, panel, put
-from covey.models.native.tasks import finish, take
-from covey.models.native.tiles import PAIRS
+from covey.models.native.matmul import COLUMNS, PANEL_BYTES, Multiplied, Rows, panel, put
+from covey.models.native.tasks import finish, first_of, take
+from covey.models.native.tiles import GROUP, PAIRS
 from covey.models.native.words import Array, as_float, as_stored, compiled, compiled_sum, rounded
 
 STAGES = 9  # per layer
 AROUND = 3  # before and after the layers
 ROWS = 8  # most rows of a task whose work for a row is little
+GATED = 2 * GROUP // COLUMNS  # panels of gates and ups in a task
 
 
 class Shape(NamedTuple):
@@ -55,6 +56,7 @@ class Held(NamedTuple):
     embedding: Array  # [vocab, width], bfloat16's bits or float32
     panels: Array  # [layers, 4], addresses
     head: int
+    begins: Array  # [threads, products + 1], the address of each product's first panel of a thread, and the first again
     norms: Array  # [2 * layers + 1, width]
     head_norms: Array  # [layers, 2, dim], of queries and keys; or empty
     state_norm: Array  # [width], of a head; or empty
@@ -72,7 +74,7 @@ class Work(NamedTuple):
     y: Array  # [tokens, columns of queries, keys and values]
     q: Array  # [kv heads, tokens, group, whole vectors of dim]
     heads: Array  # [tokens, heads * dim]
-    tile: Array  # [threads, 2, tokens, COLUMNS]
+    tile: Array  # [threads, 2, tokens, GROUP]
     rows: Array  # [threads, ROWS, width]
     scores: Array  # [threads, rows, keys]
     sums: Array  # [threads, rows, whole vectors of dim and one more number]
@@ -98,27 +100,31 @@ class Asked(NamedTuple):
 def run(team, shape, held, keys, values, taps, work, asked, logits):
     """Do one thread's part of a pass. `keys` and `values` are [layers, blocks, kv heads, ...], `taps` [planes, blocks,
     slots, part of a slot's numbers], `logits` [wanted, vocab]."""
-    tokens, after = len(asked.tokens), held.after
+    tokens, after, begins = len(asked.tokens), held.after, held.begins[team.thread]
     _embed(team, 0, held.embedding, asked.tokens, work.x)
     for layer in range(shape.layers):
-        stage, panels = 1 + layer * STAGES, held.panels[layer]
+        stage, panels, number = 1 + layer * STAGES, held.panels[layer], 4 * layer
         if shape.paired:
             _pair(team, stage, shape, held.norms[0], held.state_norm, work, asked.states)
         else:
             _norm(
                 team, stage, shape, held.norms[2 * layer], work, asked.every, _tap(asked.taps, layer), asked.slots, taps
             )
-        _write(team, stage + 1, shape.products, panels[0], work.a, shape.inputs, after[0][layer], work, work.y[:tokens])
+        to, then = work.y[:tokens], begins[number + 1]
+        _write(team, stage + 1, shape.products, panels[0], work.a, shape.inputs, after[0][layer], work, to, then)
         _turn(team, stage + 2, shape, held.head_norms, layer, work, asked, keys[layer], values[layer])
         _attend(team, stage + 3, shape, work, asked.seen, keys[layer], values[layer])
         _take_heads(team, stage + 4, shape.products.kind, work, tokens)
-        _add(team, stage + 5, shape.products, panels[1], work.a, shape.widths[1], after[1][layer], work, tokens)
+        k, then = shape.widths[1], begins[number + 2]
+        _add(team, stage + 5, shape.products, panels[1], work.a, k, after[1][layer], work, tokens, then)
         _norm(team, stage + 6, shape, held.norms[2 * layer + 1], work, asked.every, -1, asked.slots, taps)
-        _gate(team, stage + 7, shape, panels[2], after[2][layer], work, tokens)
-        _add(team, stage + 8, shape.products, panels[3], work.b, shape.widths[2], after[3][layer], work, tokens)
+        _gate(team, stage + 7, shape, panels[2], after[2][layer], work, tokens, begins[number + 3])
+        k, then = shape.widths[2], begins[number + 4]
+        _add(team, stage + 8, shape.products, panels[3], work.b, k, after[3][layer], work, tokens, then)
     stage = 1 + shape.layers * STAGES
     _norm(team, stage, shape, held.norms[2 * shape.layers], work, asked.wanted, -1, asked.slots, taps)
-    _write(team, stage + 1, shape.products, held.head, work.a, shape.widths[0], held.after_head, work, logits)
+    k, then = shape.widths[0], begins[4 * shape.layers + 1]
+    _write(team, stage + 1, shape.products, held.head, work.a, k, held.after_head, work, logits, then)
 
 
 @compiled
@@ -212,79 +218,77 @@ def _norm(team, stage, shape, weights, work, rows, tap, slots, taps):
 
 
 @compiled
-def _write(team, stage, how, w, rows, k, after, work, to):
-    mine, tokens, columns = 0, to.shape[0], to.shape[1]
-    count = (columns + COLUMNS - 1) // COLUMNS if tokens else 0
-    tile = work.tile[team.thread, 0]
+def _following(team, count, task, beside, then):
+    """Return the address of what the thread reads before `task`: the panel beside, or `then` after its share."""
+    return then if task == first_of(team.thread + 1, team.threads, count) else beside
+
+
+@compiled
+def _write(team, stage, how, w, rows, k, after, work, to, then):
+    """Write a product. Then the thread reads the panel at `then`."""
+    mine, tokens, columns, tile = 0, to.shape[0], to.shape[1], work.tile[team.thread, 0]
+    count, size = (columns + COLUMNS - 1) // COLUMNS if tokens else 0, k * PANEL_BYTES[how.kind]
     task = take(team, stage, count)
     while task >= 0:
-        panel(how, w, task, rows, tokens, k, tile)
+        panel(how, w, task, rows, tokens, k, tile, _following(team, count, task + 1, w + (task + 1) * size, then))
         first = task * COLUMNS
-        some = min(COLUMNS, columns - first)
-        scale, bias = after[0, first : first + some], after[1, first : first + some]
         for row in range(tokens):
-            there, own = to[row, first : first + some], tile[row]
-            for i in range(some):
-                there[i] = own[i] * scale[i] + bias[i]
+            for i in range(min(COLUMNS, columns - first)):
+                to[row, first + i] = tile[row, i] * after[0, first + i] + after[1, first + i]
         mine += 1
         task = take(team, stage, count)
     finish(team, stage, count, mine)
 
 
 @compiled
-def _add(team, stage, how, w, rows, k, after, work, tokens):
+def _add(team, stage, how, w, rows, k, after, work, tokens, then):
     """Add a product to x."""
-    mine, columns = 0, work.x.shape[1]
-    count = (columns + COLUMNS - 1) // COLUMNS
-    tile = work.tile[team.thread, 0]
+    mine, columns, tile = 0, work.x.shape[1], work.tile[team.thread, 0]
+    count, size = (columns + COLUMNS - 1) // COLUMNS, k * PANEL_BYTES[how.kind]
     task = take(team, stage, count)
     while task >= 0:
-        panel(how, w, task, rows, tokens, k, tile)
+        panel(how, w, task, rows, tokens, k, tile, _following(team, count, task + 1, w + (task + 1) * size, then))
         first = task * COLUMNS
-        some = min(COLUMNS, columns - first)
-        scale, bias = after[0, first : first + some], after[1, first : first + some]
         for row in range(tokens):
-            there, own = work.x[row, first : first + some], tile[row]
-            for i in range(some):
-                there[i] += own[i] * scale[i] + bias[i]
+            for i in range(min(COLUMNS, columns - first)):
+                work.x[row, first + i] += tile[row, i] * after[0, first + i] + after[1, first + i]
         mine += 1
         task = take(team, stage, count)
     finish(team, stage, count, mine)
 
 
 @compiled
-def _gate(team, stage, shape, w, after, work, tokens):
-    """Multiply by panels of gates and of ups, which alternate. Each pair gives a panel's columns of `b`."""
-    mine, count = 0, (shape.inner + COLUMNS - 1) // COLUMNS
+def _gate(team, stage, shape, w, after, work, tokens, then):
+    """Multiply by panels of gates and of ups, which alternate. Two of each give a group of `b`'s columns."""
+    mine, how, k = 0, shape.products, shape.widths[0]
     gates, ups = work.tile[team.thread, 0], work.tile[team.thread, 1]
-    scales, biases, scaled = after[0], after[1], after.shape[1] > 0
+    scales, biases, scaled, size = after[0], after[1], after.shape[1] > 0, k * PANEL_BYTES[how.kind]
+    count = (shape.inner + GROUP - 1) // GROUP
     task = take(team, stage, count)
     while task >= 0:
-        panel(shape.products, w, 2 * task, work.a, tokens, shape.widths[0], gates)
-        panel(shape.products, w, 2 * task + 1, work.a, tokens, shape.widths[0], ups)
-        first = 2 * task * COLUMNS
-        middle, last = first + COLUMNS, first + 2 * COLUMNS
-        if scaled:
-            for row in range(tokens):
-                _scale(gates[row], scales[first:middle], biases[first:middle])
-                _scale(ups[row], scales[middle:last], biases[middle:last])
+        number, last = task * GATED, (task + 1) * GATED
+        following = _following(team, count, task + 1, w + last * size, then)
+        for at in range(0, GROUP, COLUMNS):
+            panel(how, w, number, work.a, tokens, k, gates[:, at:], w + (number + 1) * size)
+            number += 2
+            ahead = w + number * size if number < last else following
+            panel(how, w, number - 1, work.a, tokens, k, ups[:, at:], ahead)
+        for row in range(tokens if scaled else 0):
+            for i in range(GROUP):
+                at = 2 * task * GROUP + i // COLUMNS * 2 * COLUMNS + i % COLUMNS
+                gates[row, i] = gates[row, i] * scales[at] + biases[at]
+                ups[row, i] = ups[row, i] * scales[at + COLUMNS] + biases[at + COLUMNS]
         _gated(gates[:tokens], ups[:tokens])
-        put(shape.products.kind, gates[:tokens], work.b, 0, task * COLUMNS)
+        put(shape.products.kind, gates[:tokens], work.b, 0, task * GROUP)
         mine += 1
         task = take(team, stage, count)
     finish(team, stage, count, mine)
-
-
-@compiled
-def _scale(sums, scale, bias):
-    for i in range(len(sums)):
-        sums[i] = sums[i] * scale[i] + bias[i]
 
 
 @compiled
 def _gated(gates, ups):
     for row in range(len(gates)):
-        for i in range(COLUMNS):
+        for i in range(GROUP):
             gate = gates[row, i]
             gates[row, i] = gate / (np.float32(1) + exponential(-gate)) * ups[row, i]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from covey.models.native.attention import SLOTS
-from covey.models.native.matmul import COLUMNS, Multiplied, Rows, panel, put
+from covey.models.native.matmul import COLUMNS, PANEL_BYTES, Multiplied, Rows, panel, put
 from covey.models.native.stages import normalise
 from covey.models.native.tasks import finish, take
 from covey.models.native.words import Array, compiled, rounded, widened
@@ -46,10 +46,11 @@ def make(team, made, taps, slots, states):
         task = take(team, 0, count)
     finish(team, 0, count, mine)
     mine, columns, tile = 0, states.shape[1], made.tile[team.thread]
-    panels = (columns + COLUMNS - 1) // COLUMNS
+    panels, here = (columns + COLUMNS - 1) // COLUMNS, made.matrix.ctypes.data
     task = take(team, 1, panels)
     while task >= 0:
-        panel(made.products, made.matrix.ctypes.data, task, made.a, count, made.width, tile)
+        following = here + (task + 1) * made.width * PANEL_BYTES[made.products.kind]
+        panel(made.products, here, task, made.a, count, made.width, tile, following)
         first = task * COLUMNS
         for row in range(count):
             for i in range(min(COLUMNS, columns - first)):

@@ -29,13 +29,19 @@ def take(team, stage, count):
     row = counters.ctypes.data + stage * counters.strides[0]
     for other in range(threads):
         whose = (thread + other) % threads
-        first, last = whose * count // threads, (whose + 1) * count // threads
+        first, last = first_of(whose, threads, count), first_of(whose + 1, threads, count)
         at = row + whose * LINE * 8
         if first + value_at(at) < last:
             task = first + add_to(at, 1)
             if task < last:
                 return task
     return -1
+
+
+@compiled
+def first_of(thread, threads, count):
+    """Return the first task of a thread's share."""
+    return thread * count // threads
 
 
 @compiled

@@ -57,8 +57,9 @@ def has(kind: int) -> bool:
 
 
 def most_rows(vectors: int) -> int:
-    """Return the most rows of a tile with `vectors` vectors whose sums fit in registers, with weights and a row."""
-    return 24 // max(vectors, 2) if WIDE else {1: 6, 2: 2}.get(vectors, 1)
+    """Return the most rows of a tile with `vectors` vectors whose sums fit in registers, with weights and a row. So do
+    the addresses of eleven rows."""
+    return min(24 // vectors, 11) if WIDE else {1: 6, 2: 2}.get(vectors, 1)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""A model's weights in the layout of tiles: panels of 64 columns, one after another, in pages of 2 MB.
+"""A model's weights in the layout of tiles: panels of 32 columns, one after another, in pages of 2 MB.
 
 With pages of 4 KB, address lookups cut a core's memory throughput to three quarters.
 """
@@ -15,7 +15,7 @@ from covey.contracts.errors import SettingError
 from covey.contracts.types import Floats, Words
 from covey.models.native.architecture import EMBEDDING, Architecture
 from covey.models.native.matmul import COLUMNS, PANEL_BYTES
-from covey.models.native.stages import Held
+from covey.models.native.stages import GATED, Held
 from covey.models.native.tiles import BYTES, FLOATS, GROUP, PAIRS
 from covey.models.stored import Stored
 
@@ -38,7 +38,7 @@ def whole(width: int, of: int = GROUP) -> int:
 class Weights:
     """Owns the memory that `held` points to."""
 
-    def __init__(self, of: Architecture, kind: int) -> None:
+    def __init__(self, of: Architecture, kind: int, threads: int) -> None:
         self._of, self._kind = of, kind
         self._taken = 0
         query, key, inner = of.heads * of.head_dim, of.kv_heads * of.head_dim, whole(of.inner)
@@ -82,7 +82,13 @@ class Weights:
         after_head = np.zeros((2, of.vocab_size), np.float32)
         name = EMBEDDING if of.tied and _HEAD not in of.weights else _HEAD
         head = self._packed([name.removesuffix(".weight")], after_head)
-        self.held = Held(self._embedding(), panels, head, norms, head_norms, state_norm, after, after_head)
+        sizes = [whole(rows) * PANEL_BYTES[kind] for _, rows in shapes]
+        tasks = [-(-columns // COLUMNS) for columns, _ in shapes]
+        tasks[2], sizes[2] = inner // GROUP, GATED * sizes[2]
+        addresses = [_begins(threads, *each) for row in panels for each in zip(row, tasks, sizes)]
+        addresses.append(_begins(threads, head, -(-of.vocab_size // COLUMNS), whole(of.width) * PANEL_BYTES[kind]))
+        begins = np.array([*addresses, addresses[0]], np.int64).T.copy()
+        self.held = Held(self._embedding(), panels, head, begins, norms, head_norms, state_norm, after, after_head)
 
     def _embedding(self) -> npt.NDArray[Any]:
         """Return the embedding as stored, or in the dtype of this model's tokens."""
@@ -143,9 +149,14 @@ def panels(matrix: npt.NDArray[Any], kind: int) -> npt.NDArray[Any]:
     return padded.view(step).reshape(len(padded) // COLUMNS, COLUMNS, -1).transpose(0, 2, 1)
 
 
+def _begins(threads: int, address: int, tasks: int, size: int) -> list[int]:
+    """Return the addresses of a product's first task of each thread. A task reads `size` bytes."""
+    return [int(address) + thread * tasks // threads * size for thread in range(threads)]
+
+
 def _in_turns(one: npt.NDArray[Any], two: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """Return 64 rows of the first, 64 of the second, and so on. The last 64 of each are filled up with a neutral
-    value."""
+    """Return a panel's rows of the first, as many of the second, and so on. Each is filled up with a neutral value to
+    whole groups."""
     count = whole(len(one))
     both = np.full((2, count, *one.shape[1:]), 128 if one.dtype == np.uint8 else 0, one.dtype)
     both[0, : len(one)], both[1, : len(two)] = one, two
