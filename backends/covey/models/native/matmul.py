@@ -112,7 +112,7 @@ def put(kind, values, rows, first, at):
     kind multiply. Fill the last group with zeros."""
     count, k = values.shape
     end = at + k
-    # Weights behind the last value are zero, but an earlier row may have left a number that is not finite.
+    # The padding of weights is zero, but an earlier row may have left a number there that is not finite.
     whole = (end + GROUP - 1) // GROUP * GROUP
     if kind == PAIRS:
         for row in range(count):

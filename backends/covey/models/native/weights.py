@@ -155,8 +155,8 @@ def _begins(threads: int, address: int, tasks: int, size: int) -> list[int]:
 
 
 def _in_turns(one: npt.NDArray[Any], two: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """Return a panel's rows of the first, as many of the second, and so on. Each is filled up with a neutral value to
-    whole groups."""
+    """Return 32 rows of the first, 32 of the second, and so on. Each matrix is padded with a neutral value to a
+    multiple of `GROUP` rows."""
     count = whole(len(one))
     both = np.full((2, count, *one.shape[1:]), 128 if one.dtype == np.uint8 else 0, one.dtype)
     both[0, : len(one)], both[1, : len(two)] = one, two
