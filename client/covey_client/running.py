@@ -32,10 +32,16 @@ class RunningServer:
     metrics: int
     pid: int
     front: int = 0  # the front's, of HTTP; 0: there is none
+    front_grpc: int = 0
     started: int = field(default=0, compare=False)  # as the file says; 0 before there is one
 
     def at(self, port: int) -> str:
         return Address(self.host, port).target
+
+    @property
+    def fronts(self) -> tuple[int, ...]:
+        """Return the front's ports."""
+        return (self.front, self.front_grpc) if self.front else ()
 
     @property
     def path(self) -> Path:
@@ -73,9 +79,9 @@ def sweep() -> None:
 
 def server_at(address: Address) -> RunningServer | None:
     """Return the server that has this port, if any."""
-    ports = (each for each in servers() if address.port in (each.grpc, each.http, each.metrics))
+    having = (each for each in servers() if address.port in (each.grpc, each.http, each.metrics, *each.fronts))
     return next(
-        (each for each in ports if address.loopback and name_of(each.host, 0) == name_of(address.host, 0)), None
+        (each for each in having if address.loopback and name_of(each.host, 0) == name_of(address.host, 0)), None
     )
 
 

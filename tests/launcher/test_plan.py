@@ -61,3 +61,16 @@ def test_a_model_of_ones_own_is_served_by_the_profile_of_its_device(
 ) -> None:
     monkeypatch.setattr(default_model, "may_have_gpu", lambda: there)
     assert default_model.chosen(Options(profile="", model="/models/own")).profile == profile
+
+
+def test_a_profile_of_the_users_that_names_no_model_is_told_of(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "mine.toml").write_text("[front]\nrate = 5.0\n")
+    (tmp_path / "other.toml").write_text('[target]\nfolder = "/models/target"\n')
+    with caplog.at_level("WARNING"):
+        default_model.chosen(Options(profile=str(tmp_path / "other.toml")))
+        default_model.chosen(Options(profile=str(tmp_path / "mine.toml"), model="/models/own"))
+        assert not caplog.records
+        default_model.chosen(Options(profile=str(tmp_path / "mine.toml")))
+    assert "sets no target.folder: serving the small test pair" in caplog.text

@@ -63,7 +63,8 @@ class Keys:
     def _read(self) -> None:
         """Read the file. Raises SettingError on each call until it can be read."""
         if not self._path.is_file():  # reading a pipe would block all callers
-            raise SettingError(f"cannot read {self._path}: it is not a regular file")
+            draw = "`python -m covey.front.keys NAME` draws a key"
+            raise SettingError(f"cannot read {self._path}: it is no regular file; {draw}")
         text = private_text(self._path)
         if text != self._text:
             self._text, self._keys = text, parsed(text, self._path)

@@ -60,7 +60,8 @@ def main(arguments: Sequence[str]) -> int:
         say(f"removed {len(server.swept)} shared memory regions of killed servers")
     options = server.options if frontend is None else frontend.options
     ports = options.grpc_port, options.http_port, options.metrics_port
-    running = RunningServer(reachable(options.host), *ports, os.getpid(), options.front_http_port or 0)
+    fronts = options.front_http_port or 0, options.front_grpc_port or 0
+    running = RunningServer(reachable(options.host), *ports, os.getpid(), *fronts)
     running.write()
     say(ready_message(options, str(server.log_file), server.left_out, _serving(server)), sys.stdout)
     try:

@@ -6,6 +6,7 @@ from __future__ import annotations
 import logging
 from dataclasses import replace
 
+from covey.contracts import profile
 from covey.contracts.profile import DEFAULT_PROFILE
 from covey.launcher import bundled
 from covey.launcher.errors import StartError
@@ -29,6 +30,10 @@ def chosen(options: Options, *, gpu: bool | None = None) -> Options:
         real = fetched and not options.model
         own = GPU_PROFILE if options.model and (may_have_gpu() if gpu is None else gpu) else DEFAULT_PROFILE
         options = replace(options, profile=REAL_PROFILE if real else own)
+    elif options.profile.endswith(".toml") and not options.model:
+        target = profile.load(options.profile).target
+        if not target.folder and not target.emulated:
+            log.warning("%s sets no target.folder: serving the small test pair", options.profile)
     if options.profile != REAL_PROFILE or options.model:
         return options
     if not fetched:

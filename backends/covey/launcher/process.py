@@ -193,7 +193,7 @@ class Server:
         variants = compiled.missing(preflight.variants(self.options, self.models))
         if not variants:
             return
-        _log.info("compiling for %s; this takes half a minute, once", cpu.label())
+        _log.info("compiling for %s; this takes half a minute, once for each type of numbers", cpu.label())
         if reason := compiled.ensure(variants, patient=True):
             _log.warning("PyTorch computes instead of the native runtime: %s", reason)
 

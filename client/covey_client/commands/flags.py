@@ -78,10 +78,13 @@ def _http_of_grpc() -> str:
 
 
 def _port(protocol: str, url: str) -> str:
-    """Return the protocol's port of the server here that has `url` among its ports; `url` if there is none."""
+    """Return the protocol's port of the server here that has `url` among its ports; `url` if there is none. Requests
+    for the front stay with it."""
     address = Address.parse(url, port=USUAL_PORTS[protocol])
-    server = running.server_at(address)
-    own = address.port if server is None else {"grpc": server.grpc, "http": server.http}[protocol]
+    server, own = running.server_at(address), address.port
+    if server is not None:
+        grpc = server.front_grpc if own in server.fronts else server.grpc
+        own = {"grpc": grpc, "http": server.http}[protocol]
     return url if own == address.port else address.with_port(own)
 
 
