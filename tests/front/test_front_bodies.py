@@ -209,9 +209,15 @@ def tensor(name: str, dtype: str, shape: list[int], raw: bytes) -> service_pb2.M
     return message
 
 
+def twice(message: service_pb2.ModelInferRequest) -> service_pb2.ModelInferRequest:
+    message.inputs[0].contents.bytes_contents.append(b"other")
+    return message
+
+
 @pytest.mark.parametrize(
     "message",
     [
+        twice(tensor("text_input", "BYTES", [1], b"\1\0\0\0a")),
         tensor("text_input", "INT32", [1 << 40], b""),
         tensor("input_ids", "INT32", [1 << 40], b"abcd"),
         tensor("input_ids", "INT32", [1 << 32, 1 << 32], b"abcd"),

@@ -73,16 +73,16 @@ def test_a_guardian_that_was_told_nothing_ends_nobody(monkeypatch: pytest.Monkey
     assert killed == []
 
 
-def test_a_guardian_that_was_killed_is_begun_again_and_knows_what_the_first_was_told(
-    prefix: str, server: subprocess.Popen[bytes]
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGSTOP])
+def test_a_guardian_that_is_killed_or_paused_is_begun_again_and_knows_what_the_first_was_told(
+    prefix: str, server: subprocess.Popen[bytes], how: signal.Signals
 ) -> None:
     made = Guardian("127.0.0.1", [server.pid + 2**16], 0.1)
     for line in (prefix, "", str(server.pid)):
         made.tell(line)
     assert not made.check()
-    made._process.kill()
-    made._process.wait()
-    assert made.check()
+    made._process.send_signal(how)
+    until(made.check, seconds=SECONDS)
     assert not made.check()
     assert made._process.stdin is not None
     made._process.stdin.close()  # as if the launcher had ended

@@ -52,6 +52,8 @@ REFUSED = {
     "patterns of a property": ("grammar_json", json.dumps({"properties": {"a": fitting(5)}}), "4 patterns"),
     "patterns of an item": ("grammar_json", json.dumps({"prefixItems": [fitting(5)]}), "4 patterns"),
     "patterns of nobody knows what": ("grammar_json", json.dumps({"$ref": "other", "$defs": fitting(5)}), "4 patterns"),
+    "integers beyond 64 bits": ("grammar_json", '{"items": {"type": "integer", "minimum": 1e19}}', "to 92233720368"),
+    "negative ones": ("grammar_json", '{"type": "integer", "exclusiveMaximum": %d}' % (1 - (1 << 63)), "from -922"),
     "many small multiples": ("grammar_json", multiples(*(2**n for n in range(15))), "multipleOf"),
     "many names": ("grammar_json", json.dumps({"patternProperties": {name: {} for name in "abcdefghi"}}), "in one"),
     "nesting": ("grammar_json", "[" * 60_000, "nested"),
@@ -71,6 +73,7 @@ ALLOWED = {
     "a schema in rules": ("grammar_lark", f"start: %json {json.dumps({'enum': ['?'] * 2000})}"),
     "rules of themselves": ("grammar_lark", 'start: e\ne: e "+" t | t\nt: /[0-9]+/ | "(" e ")"'),
     "no schema at all": ("grammar_json", "{"),
+    "64 bits without a sign": ("grammar_json", '{"type": "integer", "minimum": 0, "maximum": 18446744073709551615}'),
     "a bound beyond decimals": ("grammar_json", f'{{"minimum": 1e{"9" * 20}}}'),
 }
 

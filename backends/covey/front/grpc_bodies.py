@@ -98,6 +98,8 @@ def _tensor(tensor: Any, raw: bytes | None) -> list[Any]:
     dtype = datatype(field, tensor.datatype)
     shape = list(tensor.shape[:16])
     if raw is not None:
+        if tensor.HasField("contents"):
+            raise refused(name, "values in contents and in raw_input_contents", "one of them")
         return unpacked(field, dtype, shape, raw)
     found = getattr(tensor.contents, CONTENTS[dtype])
     if count(field, shape, max(1, len(found))) != len(found):

@@ -40,9 +40,11 @@ class Guardian:
         )
 
     def check(self) -> bool:
-        """Start the process again if it has ended. Return whether it had."""
+        """Start the process again if it has ended or is paused. Return whether it had."""
         if self._process.poll() is None:
-            return False
+            if processes.state(self._process.pid) != "T":
+                return False
+            self._process.kill()
         self._process.communicate()
         told, self._told, self._process = self._told, [], self._begun()
         for line in told:

@@ -200,7 +200,7 @@ class Server:
     def check(self) -> None:
         """Raise ServerDied if tritonserver has ended by itself. Start the guardian again if it has ended."""
         if self._process is not None and self._guardian is not None and self._guardian.check():
-            _log.warning("the guardian had ended and was started again")
+            _log.warning("the guardian had ended or was paused, and was started again")
         if self._process is None or self._process.poll() is None:
             return
         raise ServerDied(

@@ -18,6 +18,7 @@ from typing import Any
 CHOICES = 500  # in one regular expression or rule, including the terminals that it names
 PATTERNS = 4  # patterns, formats and enumerations that one text must match
 NAMES = 8  # patternProperties of one object
+LEAST = -(1 << 63)
 MULTIPLES = 1 << 14  # least common multiple of all multipleOf values, and their sum, without trailing zeros
 
 _CHOICE = re.compile(r"[?*+{|~&%\[]")
@@ -128,6 +129,8 @@ def _decimal(text: str) -> Decimal:
 
 
 def _of_schema(schema: Any) -> str:
+    if any(map(_beyond, _objects(schema))):
+        return f"integers from {LEAST} to {-LEAST - 1}"
     multiples = set[Decimal]()
     for key, value in _pairs(schema):
         if key == "multipleOf" and isinstance(value, Decimal):
@@ -150,12 +153,30 @@ def _of_schema(schema: Any) -> str:
     return ""
 
 
+def _beyond(schema: dict[str, Any]) -> bool:
+    """Return whether it describes integers that are all beyond 64 bits. llguidance would write one that is not."""
+    if schema.get("type") != "integer":
+        return False
+    lowest = _number(schema.get("minimum"), 0), _number(schema.get("exclusiveMinimum"), 1)
+    highest = _number(schema.get("maximum"), 0), _number(schema.get("exclusiveMaximum"), -1)
+    return any(each >= -LEAST for each in lowest) or any(each <= LEAST for each in highest)
+
+
+def _number(value: Any, more: int) -> Decimal:
+    return value + more if isinstance(value, Decimal) else Decimal(0)
+
+
 def _pairs(schema: Any) -> Iterator[tuple[str, Any]]:
+    for each in _objects(schema):
+        yield from each.items()
+
+
+def _objects(schema: Any) -> Iterator[dict[str, Any]]:
     waiting = [schema]
     while waiting:
         value = waiting.pop()
         if isinstance(value, dict):
-            yield from value.items()
+            yield value
             waiting += value.values()
         elif isinstance(value, list):
             waiting += value
