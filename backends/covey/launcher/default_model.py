@@ -30,7 +30,7 @@ def chosen(options: Options, *, gpu: bool | None = None) -> Options:
         real = fetched and not options.model
         own = GPU_PROFILE if options.model and (may_have_gpu() if gpu is None else gpu) else DEFAULT_PROFILE
         options = replace(options, profile=REAL_PROFILE if real else own)
-    elif options.profile.endswith(".toml") and not options.model:
+    elif options.profile.endswith(".toml") and not options.model and options.bundled_repository():
         target = profile.load(options.profile).target
         if not target.folder and not target.emulated:
             log.warning("%s sets no target.folder: serving the small test pair", options.profile)

@@ -96,6 +96,10 @@ class Options:
         named = os.environ.get("COVEY_MODEL_REPOSITORY")
         return self.model_repository or (Path(named) if named else self.backends_folder().parent / "model_repository")
 
+    def bundled_repository(self) -> bool:
+        """Return whether the model repository is Covey's own."""
+        return self.repository_folder() == self.backends_folder().parent / "model_repository"
+
 
 class OneLine(argparse.ArgumentParser):
     """Reports an error in one line, like every failed start."""
