@@ -54,6 +54,8 @@ REFUSED = {
     "patterns of nobody knows what": ("grammar_json", json.dumps({"$ref": "other", "$defs": fitting(5)}), "4 patterns"),
     "integers beyond 64 bits": ("grammar_json", '{"items": {"type": "integer", "minimum": 1e19}}', "to 922"),
     "negative ones": ("grammar_json", f'{{"type": "integer", "exclusiveMaximum": {1 - (1 << 63)}}}', "from -922"),
+    "integers beyond decimals": ("grammar_json", '{"type": "integer", "minimum": 1e1000000}', "to 922"),
+    "integers among others": ("grammar_json", '{"type": ["integer", "null"], "maximum": -1e1000000}', "from -922"),
     "many small multiples": ("grammar_json", multiples(*(2**n for n in range(15))), "multipleOf"),
     "many names": ("grammar_json", json.dumps({"patternProperties": {name: {} for name in "abcdefghi"}}), "in one"),
     "nesting": ("grammar_json", "[" * 60_000, "nested"),

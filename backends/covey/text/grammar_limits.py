@@ -18,7 +18,7 @@ from typing import Any
 CHOICES = 500  # in one regular expression or rule, including the terminals that it names
 PATTERNS = 4  # patterns, formats and enumerations that one text must match
 NAMES = 8  # patternProperties of one object
-LEAST = -(1 << 63)
+LEAST, MOST = -(1 << 63), (1 << 63) - 1  # of integers that a bound may require
 MULTIPLES = 1 << 14  # least common multiple of all multipleOf values, and their sum, without trailing zeros
 
 _CHOICE = re.compile(r"[?*+{|~&%\[]")
@@ -130,7 +130,7 @@ def _decimal(text: str) -> Decimal:
 
 def _of_schema(schema: Any) -> str:
     if any(map(_beyond, _objects(schema))):
-        return f"integers from {LEAST} to {-LEAST - 1}"
+        return f"integers from {LEAST} to {MOST}"
     multiples = set[Decimal]()
     for key, value in _pairs(schema):
         if key == "multipleOf" and isinstance(value, Decimal):
@@ -155,15 +155,16 @@ def _of_schema(schema: Any) -> str:
 
 def _beyond(schema: dict[str, Any]) -> bool:
     """Return whether it describes integers that are all beyond 64 bits. llguidance would write one that is not."""
-    if schema.get("type") != "integer":
+    kind = schema.get("type")
+    if kind != "integer" and not (isinstance(kind, list) and "integer" in kind):
         return False
-    lowest = _number(schema.get("minimum"), 0), _number(schema.get("exclusiveMinimum"), 1)
-    highest = _number(schema.get("maximum"), 0), _number(schema.get("exclusiveMaximum"), -1)
-    return any(each >= -LEAST for each in lowest) or any(each <= LEAST for each in highest)
-
-
-def _number(value: Any, more: int) -> Decimal:
-    return value + more if isinstance(value, Decimal) else Decimal(0)
+    bounds = {key: value for key, value in schema.items() if isinstance(value, Decimal)}  # sums could overflow
+    return (
+        bounds.get("minimum", 0) > MOST
+        or bounds.get("exclusiveMinimum", 0) >= MOST
+        or bounds.get("maximum", 0) <= LEAST
+        or bounds.get("exclusiveMaximum", 0) <= LEAST + 1
+    )
 
 
 def _pairs(schema: Any) -> Iterator[tuple[str, Any]]:
