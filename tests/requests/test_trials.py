@@ -24,10 +24,10 @@ def test_the_longest_output_is_tried_first_and_a_request_that_goes_on_waits_for_
 
 def test_while_culprits_are_found_who_waited_for_long_is_told_to_try_again() -> None:
     trials = Trials()
-    (culprit,), waiting, fresh = rows(1), rows(2, 3), rows(4, arrival=6.0)
+    (culprit,), waiting, fresh = rows(1), rows(2, 3), rows(4, arrival=3.5)
     trials.died([culprit], 0.0)
     assert trials.died([culprit], 3.0) == ([culprit], [])
-    assert trials.passable([*waiting, *fresh], 4.0) == [*waiting, *fresh]
+    assert trials.passable([*waiting, *fresh], 3.5) == [*waiting, *fresh]
     assert trials.died([*waiting, *fresh], LONGEST_WAIT + 1) == ([], waiting)
     assert [active.deaths for active in fresh] == [1]
 
@@ -36,10 +36,10 @@ def test_while_culprits_are_found_who_waited_for_long_is_tried_together_with_oth
     trials = Trials()
     (culprit,), (other, *waiting) = rows(1), rows(2, 3, 4)
     trials.died([culprit], 0.0)
-    trials.died([culprit], 3.0)
-    assert trials.passable([other, *waiting], 4.0) == [other, *waiting], "none is suspected"
-    trials.died([other, *waiting], 5.0)
-    fresh = rows(5, arrival=6.0)
+    trials.died([culprit], 2.0)
+    assert trials.passable([other, *waiting], 2.5) == [other, *waiting], "none is suspected"
+    assert trials.died([other, *waiting], 3.0) == ([], [])
+    fresh = rows(5, arrival=3.5)
     fresh[0].deaths = 1
     assert trials.passable([*fresh, other, *waiting], LONGEST_WAIT - 0.1) == [other], "alone, while there is time"
     assert trials.passable([*fresh, other, *waiting], LONGEST_WAIT + 1) == [other, *waiting]

@@ -24,7 +24,7 @@ from covey.requests.active import ActiveRequest
 DEATHS = 2  # of the target in passes over one request, no token of it in between, before that request fails
 RESPITE = 0.5  # seconds
 TRIALS = 2.0  # seconds
-LONGEST_WAIT = 6.0  # seconds
+LONGEST_WAIT = 4.0  # seconds
 LATELY = 10.0  # seconds after a culprit was found in which others are likely
 
 
