@@ -6,12 +6,14 @@ import numpy as np
 import pytest
 
 from covey.models.native import tiles
-from covey.models.native.matmul import COLUMNS, ROWS, Multiplied, Rows, panel, put, tiles_of
+from covey.models.native.matmul import COLUMNS, Multiplied, Rows, panel, put, tiles_of
 from covey.models.native.tiles import BYTES, GROUP
 from covey.models.native.weights import panels
 from covey.models.native.words import compiled
 
 pytestmark = pytest.mark.skipif(not tiles.has(BYTES), reason="this CPU multiplies no bytes")
+
+ROWS = 12  # more than a tile has
 
 
 @compiled

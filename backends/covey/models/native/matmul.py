@@ -7,8 +7,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from covey.models.native import LANES
-from covey.models.native.tiles import BYTES, GROUP, PAIRS, WIDE, WIDENED, Tile, call, most_rows
+from covey.models.native import LANES, amx
+from covey.models.native.tiles import AMX, BYTES, GROUP, LINE, PAIRS, WIDE, Tile, call, most_rows
 from covey.models.native.words import Array, compiled, rounded
 
 COLUMNS = 32  # of a panel
@@ -16,26 +16,27 @@ COLUMNS = 32  # of a panel
 BLOCK = 1024 if WIDE else 256
 # Vectors of a tile. With 16 registers, two rows meet a whole panel and up to six rows a half of it.
 PARTS = (2,) if WIDE else (2, 1)
-ROWS = most_rows(PARTS[-1])
-_VECTORS = [0, *(max(each for each in PARTS if rows <= most_rows(each)) for rows in range(1, ROWS + 1))]
-VECTORS = np.array(_VECTORS)  # by number of rows
-PANEL_BYTES = (64, 64, 128, 32)  # for each k, by kind
-COLUMN_BYTES = (4, 2, 4, 4)  # of a step, by kind
-ROW_BYTES = (2, 4, 4, 1)
-STEPS = (2, 1, 1, GROUP)  # k per step of a tile, by kind
+PANEL_BYTES = (64, 64, 128, 32, 64)  # for each k, by kind
+COLUMN_BYTES = (4, 2, 4, 4, 4)  # of a step, by kind
+ROW_BYTES = (2, 4, 4, 1, 2)
+STEPS = (2, 1, 1, GROUP, amx.STEP)  # k per step of a tile, by kind
 
 
 class Multiplied(NamedTuple):
     """The routines that compute a model's products: their kind, and addresses of tiles by number of rows."""
 
     kind: int
+    rows: int  # most of a tile
+    vectors: Array  # by a tile's rows
     alone: Array  # they prefetch as much as they read
     halves: Array  # they prefetch half as much
     others: Array  # they prefetch nothing
 
     @classmethod
     def of(cls, kind: int, addresses: Mapping[Tile, int]) -> Multiplied:
-        return cls(kind, *(np.array([0, *(addresses[tile] for tile in each)]) for each in _by_rows(kind)))
+        vectors = _vectors(kind)
+        by_rows = [[addresses[tile] for tile in each] for each in _by_rows(kind)]
+        return cls(kind, len(vectors), *(np.array([0, *each]) for each in (vectors, *by_rows)))
 
 
 def tiles_of(kind: int) -> frozenset[Tile]:
@@ -44,12 +45,18 @@ def tiles_of(kind: int) -> frozenset[Tile]:
 
 def _by_rows(kind: int) -> list[list[Tile]]:
     """Return the tiles of `Multiplied`, from one row on."""
-    turn = 1 if kind == BYTES else 2
-    lines = turn if kind == WIDENED else 2 * turn  # of a panel in a turn
+    turn = 1 if kind in (BYTES, AMX) else 2
+    lines = PANEL_BYTES[kind] * turn * (4 if kind == BYTES else STEPS[kind]) // LINE  # of a panel in a turn
     return [
-        [Tile(kind, each, lines * each // PARTS[0] // share, turn) for each in _VECTORS[1:]]
-        for share in (1, 2, 2 * lines)
+        [Tile(kind, each, fetched * each // PARTS[0], turn) for each in _vectors(kind)]
+        for fetched in (lines, lines // 2 if WIDE else 0, 0)
     ]
+
+
+def _vectors(kind: int) -> list[int]:
+    """Return the vectors of a tile by its number of rows, from one row on."""
+    most = most_rows(PARTS[-1], kind)
+    return [max(each for each in PARTS if rows <= most_rows(each, kind)) for rows in range(1, most + 1)]
 
 
 class Rows(NamedTuple):
@@ -69,7 +76,7 @@ def panel(how, w, number, rows, count, k, y, then):
     size, row_size, step = PANEL_BYTES[how.kind], ROW_BYTES[how.kind], STEPS[how.kind]
     x, x_row = rows.small.ctypes.data, rows.small.strides[0]
     factors, factors_row = rows.factors.ctypes.data, rows.factors.strides[0]
-    parts = (count + ROWS - 1) // ROWS
+    parts = (count + how.rows - 1) // how.rows
     for start in range(0, k, BLOCK):
         some, fresh = min(BLOCK, k - start), 1 if start == 0 else 0
         here = w + (number * k + start) * size
@@ -85,7 +92,7 @@ def panel(how, w, number, rows, count, k, y, then):
                 ahead += part * some * size // 2
             own, to = x + row * x_row + start * row_size, y.ctypes.data + row * y.strides[0]
             scales = factors + row * factors_row + start // GROUP * 8
-            wide = VECTORS[n] * LANES
+            wide = how.vectors[n] * LANES
             for column in range(0, COLUMNS, wide):
                 beside, fetched = here + column * COLUMN_BYTES[how.kind], ahead + column * some * size // COLUMNS
                 call(
@@ -114,7 +121,7 @@ def put(kind, values, rows, first, at):
     end = at + k
     # The padding of weights is zero, but an earlier row may have left a number there that is not finite.
     whole = (end + GROUP - 1) // GROUP * GROUP
-    if kind == PAIRS:
+    if kind in (PAIRS, AMX):
         for row in range(count):
             to = rows.words[first + row]
             for i in range(k):

@@ -21,7 +21,7 @@ from covey.contracts.types import Floats, Ints, Words
 from covey.models.agreement import Room, passes_agree
 from covey.models.identity import identity
 from covey.models.lanes import Pass, Stop
-from covey.models.native import KINDS, SMALL, architecture, compiled
+from covey.models.native import KINDS, SMALL, amx, architecture, compiled
 from covey.models.native.architecture import Architecture
 from covey.models.native.attention import SLOTS
 from covey.models.native.chains import chain
@@ -197,4 +197,4 @@ def code() -> list[object]:
     """Return data that identifies the code and compiler of passes, on which results and timings depend."""
     files = sorted([*Path(__file__).parent.glob("*.py"), Path(__file__).parents[1] / "agreement.py"])
     texts = [hashlib.sha256(path.read_bytes()).hexdigest() for path in files]
-    return [numba.__version__, llvmlite.__version__, sorted(cpu.features()), texts]
+    return [numba.__version__, llvmlite.__version__, sorted(cpu.features()), amx.allowed(), texts]

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import numpy.typing as npt
 
 from covey.contracts.types import Floats, Ints
 from covey.models.lanes import Lanes, Pass, Stop
@@ -18,7 +20,7 @@ from covey.models.native.pool import KeyValuePool
 from covey.models.native.stages import AROUND, STAGES, Asked, Shape, Work
 from covey.models.native.states import Made
 from covey.models.native.tasks import LINE, Team
-from covey.models.native.tiles import BYTES, FLOATS, GROUP, PAIRS, WIDENED, Tile
+from covey.models.native.tiles import AMX, BYTES, FLOATS, GROUP, PAIRS, WIDENED, Tile
 from covey.models.native.weights import Weights, panels, whole, words
 from covey.models.stepper import Race
 from covey.noise.noise import token_words
@@ -165,7 +167,9 @@ def kinds(of: Architecture, dtype: str) -> tuple[int, int]:
         stored = {tensor.dtype for tensor in of.weights.values() if len(tensor.shape) == 2}
         return WIDENED if stored == {"BF16"} else FLOATS, FLOATS
     words = PAIRS if tiles.has(PAIRS) else WIDENED
-    return BYTES if dtype == SMALL and tiles.has(BYTES) else words, words
+    if dtype == SMALL and tiles.has(BYTES):
+        return BYTES, words
+    return AMX if tiles.has(AMX) else words, words
 
 
 def _shape(of: Architecture, kind: int, seen: int) -> Shape:
@@ -190,9 +194,9 @@ def _made(taps: Taps, products: Multiplied, threads: int) -> Made:
         np.array(norms, np.float32).reshape(len(norms), numbers),
         np.array([norm.shape[1] for norm in taps.norms], np.int64),
         taps.eps,
-        np.zeros((threads, numbers), np.float32),
+        _zeros((threads, numbers)),
         _rows(MADE, width),
-        np.zeros((threads, MADE, COLUMNS), np.float32),
+        _zeros((threads, MADE, COLUMNS)),
     )
 
 
@@ -202,10 +206,18 @@ def tiles_of(kind: int, seen: int) -> frozenset[Tile]:
     return matmul.tiles_of(kind) | {scores, *sums}
 
 
+def _zeros(shape: tuple[int, ...], number: type[np.generic] = np.float32) -> npt.NDArray[Any]:
+    """Return zeros that begin with a cache line: a vector that lies in two is read and written at half the speed."""
+    size = math.prod(shape) * np.dtype(number).itemsize
+    memory = np.zeros(size + tiles.LINE, np.uint8)
+    first = -memory.ctypes.data % tiles.LINE
+    return memory[first : first + size].view(number).reshape(shape)
+
+
 def _rows(tokens: int, width: int) -> Rows:
     stride = (4 * width // tiles.LINE | 1) * tiles.LINE  # odd, so that rows do not share few sets of the first cache
-    memory = np.zeros((tokens, stride), np.uint8)
-    factors = np.zeros((tokens, 2 * width // GROUP), np.float32)
+    memory = _zeros((tokens, stride), np.uint8)
+    factors = _zeros((tokens, 2 * width // GROUP))
     return Rows(memory.view(np.uint16), memory.view(np.float32), memory.view(np.int8), factors, factors.view(np.int32))
 
 
@@ -216,19 +228,19 @@ def _work(of: Architecture, shape: Shape, tokens: int, threads: int) -> Work:
     stored: type[np.generic] = np.float32 if shape.attention.kind == FLOATS else np.uint16
     paths = tokens // SLOTS + 3  # blocks for a path's last keys
     return Work(
-        x=np.zeros((tokens, of.width), np.float32),
+        x=_zeros((tokens, of.width)),
         a=_rows(tokens, max(shape.inputs, *shape.widths[:2])),
         b=_rows(tokens, shape.widths[2]),
-        y=np.zeros((tokens, (of.heads + 2 * of.kv_heads) * of.head_dim), np.float32),
-        q=np.zeros((of.kv_heads, tokens, group, vectors), number),
-        heads=np.zeros((tokens, of.heads * of.head_dim), np.float32),
-        tile=np.zeros((threads, 2, tokens, GROUP), np.float32),
-        rows=np.zeros((threads, stages.ROWS, of.width), np.float32),
-        scores=np.zeros((threads, rows, whole(of.max_positions, SLOTS)), np.float32),
-        sums=np.zeros((threads, rows, vectors + 1), np.float32),
-        own_keys=np.zeros((threads, paths, vectors * SLOTS), stored),
-        own_values=np.zeros((threads, paths, SLOTS, vectors), stored),
-        pair=np.zeros((threads, of.inputs * of.width if shape.paired else 0), np.float32),
+        y=_zeros((tokens, (of.heads + 2 * of.kv_heads) * of.head_dim)),
+        q=_zeros((of.kv_heads, tokens, group, vectors), number),
+        heads=_zeros((tokens, of.heads * of.head_dim)),
+        tile=_zeros((threads, 2, tokens, GROUP)),
+        rows=_zeros((threads, stages.ROWS, of.width)),
+        scores=_zeros((threads, rows, whole(of.max_positions, SLOTS))),
+        sums=_zeros((threads, rows, vectors + 1)),
+        own_keys=_zeros((threads, paths, vectors * SLOTS), stored),
+        own_values=_zeros((threads, paths, SLOTS, vectors), stored),
+        pair=_zeros((threads, of.inputs * of.width if shape.paired else 0)),
     )
 
 

@@ -194,13 +194,13 @@ def _pair(team, stage, shape, weights, state_norm, work, states):
 @compiled
 def _together(team, count):
     """Return how many of `count` rows a task takes, if each row is little work."""
-    return min(ROWS, (count + team.threads - 1) // team.threads)
+    return max(1, min(ROWS, (count + team.threads - 1) // team.threads))
 
 
 @compiled
 def _norm(team, stage, shape, weights, work, rows, tap, slots, taps):
     """Write the norm of these rows into the first rows of `a`. Keep their x as a tap if `tap` is not -1."""
-    mine, together, normed = 0, _together(team, max(1, len(rows))), work.rows[team.thread]
+    mine, together, normed = 0, _together(team, len(rows)), work.rows[team.thread]
     count = (len(rows) + together - 1) // together
     task = take(team, stage, count)
     while task >= 0:
@@ -295,7 +295,7 @@ def _gated(gates, ups):
 
 @compiled
 def _take_heads(team, stage, kind, work, tokens):
-    mine, together = 0, _together(team, max(1, tokens))
+    mine, together = 0, _together(team, tokens)
     count = (tokens + together - 1) // together
     task = take(team, stage, count)
     while task >= 0:

@@ -9,6 +9,7 @@ whose sums fit in registers. A step covers the terms that one instruction sums:
     WIDENED  1 of bfloat16, x in float32          w [k, columns]           ... for CPUs that cannot multiply bfloat16
     FLOATS   1 of float32                         w [k, columns]
     BYTES    4 of w + 128 in uint8, x in int8     w [k / 4, columns, 4]    sums in int32, scaled for every 64 of k
+    AMX      32 of bfloat16, x too                w [k / 2, columns, 2]    ... by `covey.models.native.amx`
 
 A column's sum has one order for any number of rows and any split of k. So a row's results are the same bits in any
 pass. Numba has no vector types, so the loop is written in LLVM's instructions.
@@ -26,11 +27,11 @@ from llvmlite import binding, ir
 from numba.core import cgutils, types
 from numba.extending import intrinsic
 
-from covey.models.native import LANES
+from covey.models.native import LANES, amx
 from covey.models.native.words import CPU, BFloat16, code_of
 from covey.process import cpu
 
-PAIRS, WIDENED, FLOATS, BYTES = range(4)
+PAIRS, WIDENED, FLOATS, BYTES, AMX = range(5)
 GROUP = 64  # numbers of a row in bytes that share a scale
 
 _I16, _I32, _I64 = (ir.IntType(bits) for bits in (16, 32, 64))
@@ -40,6 +41,7 @@ _PAIRS = ir.VectorType(_I16, 2 * LANES)
 _BFLOATS = ir.VectorType(BFloat16(), 2 * LANES)
 _STEP_BYTES = {PAIRS: 64, WIDENED: 32, FLOATS: 64, BYTES: 64}  # of a vector's columns in a step
 LINE = 64
+_FLUSHES = 0x8040  # bits of the control register: subnormal operands and results are 0
 _ENGINES: list[Any] = []  # own the code, so they must not be freed
 ARGUMENTS = ("rows", "w", "w_step", "x", "x_row", "scales", "scales_row", "y", "y_row", "steps", "fresh", "ahead")
 
@@ -52,13 +54,17 @@ SUMS_FOURS = "avx512vnni" in cpu.features()
 
 def has(kind: int) -> bool:
     """Return whether this CPU has the instructions for a kind of multiplication."""
+    if kind == AMX:
+        return amx.allowed()
     needed = {PAIRS: {"avx512bf16"}, BYTES: {"avx512vnni", "avx512bw" if WIDE else "avx2"}}.get(kind)
     return needed is None or not needed.isdisjoint(cpu.features())
 
 
-def most_rows(vectors: int) -> int:
+def most_rows(vectors: int, kind: int = PAIRS) -> int:
     """Return the most rows of a tile with `vectors` vectors whose sums fit in registers, with weights and a row. So do
     the addresses of eleven rows."""
+    if kind == AMX:
+        return amx.ROWS
     return min(24 // vectors, 11) if WIDE else {1: 6, 2: 2}.get(vectors, 1)
 
 
@@ -103,16 +109,20 @@ def _made(names: Mapping[Tile, str], machine: Any) -> bytes:
 def _write(module: Any, name: str, tile: Tile) -> None:
     function = ir.Function(module, ir.FunctionType(_VOID, [_I64] * len(ARGUMENTS)), name)
     builder = ir.IRBuilder(function.append_basic_block())
-    rows, *rest = function.args
-    end = builder.append_basic_block()
-    switch = builder.switch(rows, end)
-    for count in range(1, most_rows(tile.vectors) + 1):
+    given = dict(zip(ARGUMENTS, function.args))
+    end, more = builder.append_basic_block(), builder.append_basic_block()
+    switch = builder.switch(given["rows"], more)
+    for count in range(1, 2 if tile.kind == AMX else 1 + most_rows(tile.vectors)):
         case = builder.append_basic_block()
         switch.add_case(_I64(count), case)
         builder.position_at_end(case)
-        made = _Tile(builder, tile, count, dict(zip(ARGUMENTS[1:], rest)))
-        (made.groups if tile.kind == BYTES else made.loop)()
+        made = _Tile(builder, tile, count, given)
+        {BYTES: made.groups, AMX: made.apart}.get(tile.kind, made.loop)()
         builder.branch(end)
+    builder.position_at_end(more)
+    if tile.kind == AMX:
+        amx.write(module, builder, name, given, tile.lines)
+    builder.branch(end)
     builder.position_at_end(end)
     builder.ret_void()
 
@@ -217,8 +227,47 @@ class _Tile:
         ]
         self._write(outer.close(scaled))
 
-    def _fetch(self, ahead: Any) -> None:
-        for line in range(self._lines):
+    def apart(self) -> None:
+        """Sum as matrix instructions do: even and odd numbers apart, added after every 32, and subnormal ones as 0."""
+        b, given, steps = self._b, self._given, amx.STEP // 2
+        before = self._flushing()
+        moving = [(given["w"], given["w_step"]), (_I64(0), _I64(4 * steps)), (given["ahead"], _I64(LINE * self._lines))]
+        loop = _Loop(b, given["steps"], [(_FLOATS, first) for first in self._begun()], moving)
+        w, at, ahead = loop.addresses
+        even = odd = [ir.Constant(_FLOATS, [0.0] * LANES)] * len(self._cells)
+        for number in range(steps):
+            here, fetched = self._sum(w, LINE * self._vectors * number), self._lines // steps
+            lines = [b.load(self._at(here, LINE * each), typ=_INTS, align=4) for each in range(self._vectors)]
+            pairs = [b.load(self._at(row, at, 4 * number), typ=_I32, align=4) for row in self._rows_of_x]
+            weights, rows = (
+                [self._both(each) for each in lines],
+                [self._both(self._spread(each, _INTS)) for each in pairs],
+            )
+            even = [self._fma(weights[of][0], rows[row][0], value) for (row, of), value in zip(self._cells, even)]
+            odd = [self._fma(weights[of][1], rows[row][1], value) for (row, of), value in zip(self._cells, odd)]
+            self._fetch(self._sum(ahead, LINE * fetched * number), fetched)
+        sums = [b.fadd(total, b.fadd(*both)) for total, *both in zip(loop.values, even, odd)]
+        self._write(loop.close(sums))
+        self._call("llvm.x86.sse.ldmxcsr", _VOID, before)
+
+    def _flushing(self) -> Any:
+        """Let the thread take subnormal numbers as 0. Return where its control register is kept from before."""
+        b = self._b
+        before, now = b.alloca(_I32), b.alloca(_I32)
+        self._call("llvm.x86.sse.stmxcsr", _VOID, before)
+        b.store(b.or_(b.load(before, typ=_I32), _I32(_FLUSHES)), now)
+        self._call("llvm.x86.sse.ldmxcsr", _VOID, now)
+        return before
+
+    def _both(self, pairs: Any) -> tuple[Any, Any]:
+        """Return the even and the odd numbers of pairs of bfloat16, in float32."""
+        b = self._b
+        even = b.shl(pairs, ir.Constant(_INTS, [16] * LANES))
+        odd = b.and_(pairs, ir.Constant(_INTS, [0xFFFF0000] * LANES))
+        return b.bitcast(even, _FLOATS), b.bitcast(odd, _FLOATS)
+
+    def _fetch(self, ahead: Any, lines: int = -1) -> None:
+        for line in range(self._lines if lines < 0 else lines):
             fetched = self._at(ahead, LINE * line)
             self._call("llvm.prefetch.p0", _VOID, fetched, _I32(0), _I32(2), _I32(1))  # into the second-level cache
 

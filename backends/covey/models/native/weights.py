@@ -16,7 +16,8 @@ from covey.contracts.types import Floats, Words
 from covey.models.native.architecture import EMBEDDING, Architecture
 from covey.models.native.matmul import COLUMNS, PANEL_BYTES
 from covey.models.native.stages import GATED, Held
-from covey.models.native.tiles import BYTES, FLOATS, GROUP, PAIRS
+from covey.models.native.tasks import first_of
+from covey.models.native.tiles import AMX, BYTES, FLOATS, GROUP, PAIRS
 from covey.models.stored import Stored
 
 HUGE_PAGE = 2 << 20
@@ -145,13 +146,13 @@ def panels(matrix: npt.NDArray[Any], kind: int) -> npt.NDArray[Any]:
     if kind == BYTES:
         padded[:] = 128
     padded[:count, :width] = matrix
-    step = {PAIRS: np.uint32, BYTES: np.uint32}.get(kind, matrix.dtype)
+    step = {PAIRS: np.uint32, BYTES: np.uint32, AMX: np.uint32}.get(kind, matrix.dtype)
     return padded.view(step).reshape(len(padded) // COLUMNS, COLUMNS, -1).transpose(0, 2, 1)
 
 
 def _begins(threads: int, address: int, tasks: int, size: int) -> list[int]:
     """Return the addresses of a product's first task of each thread. A task reads `size` bytes."""
-    return [int(address) + thread * tasks // threads * size for thread in range(threads)]
+    return [int(address) + first_of(thread, threads, tasks) * size for thread in range(threads)]
 
 
 def _in_turns(one: npt.NDArray[Any], two: npt.NDArray[Any]) -> npt.NDArray[Any]:
