@@ -12,13 +12,14 @@ the task's own, as if its table pointed there.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import NamedTuple
 
 import numpy as np
 
-from covey.models.native import BLOCK, LANES
-from covey.models.native.tiles import FLOATS, LINE, PAIRS, WIDENED, Tile, call, most_rows
-from covey.models.native.words import Array, bits_of, compiled, compiled_largest, compiled_sum, number_of
+from covey.models.native import BLOCK, LANES, amx
+from covey.models.native.tiles import AMX, FLOATS, LINE, PAIRS, WIDENED, Tile, call, has, most_rows
+from covey.models.native.words import Array, bits_of, compiled, compiled_sum, number_of
 
 SLOTS = BLOCK
 ROWS = most_rows(2)
@@ -31,20 +32,38 @@ _TERMS = tuple(
 _LEAST, _MOST = np.float32(-87.0), np.float32(88.0)
 _WHOLE = np.float32(1.5 * 2**23)  # adding it leaves the nearest integer in the last bits
 _ONE = np.float32(1)
+_LEAST_INT = np.int32(-(2**31))
 
 
 class Compared(NamedTuple):
-    """The routines for queries times keys and weights times values: the kind of scores, and addresses of tiles."""
+    """The routines for queries times keys and weights times values, as addresses of tiles."""
 
-    kind: int
+    kind: int  # PAIRS, WIDENED or FLOATS: how keys and values lie
     scores: int  # for a block's keys
-    sums: tuple[int, int]  # for 16 and for 32 columns of its values
+    rows: int  # most of `scores`
+    terms: int  # of a query in a step of `scores`
+    sums: tuple[int, int]  # for 16 and for 32 columns of a block's values
+
+    @classmethod
+    def of(cls, kind: int, dim: int, addresses: Mapping[Tile, int]) -> Compared:
+        """Return the routines for heads of `dim` numbers."""
+        scores, sums = tiles_of(kind)
+        by = next(tile for tile in scores if dim % _terms(tile) == 0)
+        narrow, wide = (addresses[tile] for tile in sums)
+        return cls(kind, addresses[by], most_rows(2, by.kind), _terms(by), (narrow, wide))
 
 
-def tiles_of(kind: int) -> tuple[Tile, tuple[Tile, Tile]]:
-    """Return the tiles for scores and sums of `Compared`."""
+def tiles_of(kind: int) -> tuple[list[Tile], list[Tile]]:
+    """Return the tiles for scores, the fastest first, and for sums of `Compared`."""
     by = FLOATS if kind == FLOATS else WIDENED
-    return Tile(kind, 2, 1 if kind == WIDENED else 2), (Tile(by, 1, 1), Tile(by, 2, 1))
+    scores = [Tile(kind, 2, 1 if kind == WIDENED else 2)]
+    if kind == PAIRS and has(AMX):
+        scores.insert(0, Tile(AMX, 2, amx.STEP))
+    return scores, [Tile(by, 1, 1), Tile(by, 2, 1)]
+
+
+def _terms(scores: Tile) -> int:
+    return {PAIRS: 2, AMX: amx.STEP}.get(scores.kind, 1)
 
 
 class Seen(NamedTuple):
@@ -80,12 +99,20 @@ def exponential(x):
     return total * number_of(np.int32((bits_of(marked) << np.int32(23)) + np.int32(0x3F800000)))
 
 
-@compiled_largest
+@compiled
 def largest(values):
-    most = values[0]
-    for i in range(1, len(values)):
-        most = max(most, values[i])
-    return most
+    """Return the largest number; with NaN among the values, any."""
+    most = _LEAST_INT
+    for i in range(len(values)):
+        most = np.int32(max(most, _ordered(bits_of(values[i]))))
+    return number_of(_ordered(most))
+
+
+@compiled
+def _ordered(bits):
+    """Return an integer that is ordered as a float32 with these bits, or the bits of such an integer. LLVM compares
+    integers in vectors, but not floats, where NaN could be among them."""
+    return np.int32(bits ^ np.int32(np.int32(bits >> np.int32(31)) & np.int32(0x7FFFFFFF)))
 
 
 @compiled_sum
@@ -137,8 +164,8 @@ def _place(pool, own, first, table, head, block):
 @compiled
 def _score(how, rows, k, ahead, q, q_row, dim, size, y, y_row):
     """Compute y[rows, 32] = queries times a block's keys, and prefetch the block at `ahead`."""
-    parts, row = (rows + ROWS - 1) // ROWS, 0
-    step, steps = (4 * SLOTS, dim // 2) if how.kind == PAIRS else (size * SLOTS, dim)
+    parts, row = (rows + how.rows - 1) // how.rows, 0
+    step, steps = how.terms * size * SLOTS, dim // how.terms
     for part in range(parts):
         some = rows // parts + (1 if part < rows % parts else 0)
         call(how.scores, some, k, step, q + row * q_row, q_row, 0, 0, y + row * y_row, y_row, steps, 1, ahead)

@@ -174,10 +174,8 @@ def kinds(of: Architecture, dtype: str) -> tuple[int, int]:
 
 def _shape(of: Architecture, kind: int, seen: int) -> Shape:
     widths = whole(of.width), whole(of.heads * of.head_dim), whole(of.inner)
-    scores, sums = attention.tiles_of(seen)
     at = tiles.addresses(tiles_of(kind, seen))
-    multiplied = Multiplied.of(kind, at)
-    compared = Compared(seen, at[scores], (at[sums[0]], at[sums[1]]))
+    multiplied, compared = Multiplied.of(kind, at), Compared.of(seen, whole(of.head_dim, LANES), at)
     own = of.layers, of.width, of.heads, of.kv_heads, of.head_dim, of.inner, of.vocab_size, of.eps
     inputs, paired = whole(of.inputs * of.width), of.inputs == 2
     return Shape(multiplied, compared, *own, widths, inputs, int(paired), int(of.normed_residual))
@@ -203,7 +201,7 @@ def _made(taps: Taps, products: Multiplied, threads: int) -> Made:
 def tiles_of(kind: int, seen: int) -> frozenset[Tile]:
     """Return the tiles of a model with these kinds of products and scores."""
     scores, sums = attention.tiles_of(seen)
-    return matmul.tiles_of(kind) | {scores, *sums}
+    return matmul.tiles_of(kind) | {*scores, *sums}
 
 
 def _zeros(shape: tuple[int, ...], number: type[np.generic] = np.float32) -> npt.NDArray[Any]:

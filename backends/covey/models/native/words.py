@@ -85,12 +85,6 @@ def compiled_sum(function: F) -> F:
     return made
 
 
-def compiled_largest(function: F) -> F:
-    """Compile a search for the largest number in any order; with NaN among the numbers, the result is arbitrary."""
-    made: F = njit(fastmath={"nnan", "nsz"}, **_OPTIONS)(function)
-    return made
-
-
 @intrinsic
 def bits_of(_context, value):
     """Return a float32's bits, as an int32."""
