@@ -3,7 +3,7 @@ from __future__ import annotations
 import dataclasses
 
 from covey.requests.active import ActiveRequest
-from covey.requests.trials import LATELY, LONGEST_WAIT, Trials
+from covey.requests.trials import CROWD, LATELY, LONGEST_IN_A_CROWD, LONGEST_WAIT, Trials
 from tests.fakes import request
 
 
@@ -30,6 +30,18 @@ def test_while_culprits_are_found_who_waited_for_long_is_told_to_try_again() -> 
     assert trials.passable([*waiting, *fresh], 3.5) == [*waiting, *fresh]
     assert trials.died([*waiting, *fresh], LONGEST_WAIT + 1) == ([], waiting)
     assert [active.deaths for active in fresh] == [1]
+
+
+def test_in_a_crowd_who_waited_for_less_long_is_told_to_try_again() -> None:
+    trials = Trials()
+    (culprit,), crowd = rows(1), rows(*range(2, 3 + CROWD))
+    trials.died([culprit], 0.0)
+    assert trials.died([culprit], 3.0) == ([culprit], [])
+    assert LONGEST_IN_A_CROWD < 5.0 < LONGEST_WAIT
+    assert trials.died(crowd[1:], 5.0) == ([], []), "few are tried one by one"
+    for active in crowd:
+        active.deaths = 0
+    assert trials.died(crowd, 5.0) == ([], crowd)
 
 
 def test_while_culprits_are_found_who_waited_for_long_is_tried_together_with_others() -> None:

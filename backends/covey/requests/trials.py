@@ -7,9 +7,10 @@
     the others together     after one is proven and TRIALS seconds have passed. A token clears each. A third death
                             fails them all, and their clients may retry
 
-While culprits keep being found, suspects without any token that have waited for LONGEST_WAIT are tried together. A
-death fails all of that pass, and their clients may retry. So no request waits long if the target loads in seconds, even
-if many requests crash it. If loading takes longer than LATELY, suspects are not tried together in this way.
+While culprits keep being found, suspects without any token that have waited for LONGEST_WAIT, or LONGEST_IN_A_CROWD,
+are tried together. A death fails all of that pass, and their clients may retry. So no request waits long if the target
+loads in seconds, even if many requests crash it. If loading takes longer than LATELY, suspects are not tried together
+in this way.
 
 An innocent request can be lost in two ways. If several requests crash the target, those tried together fail together.
 If another process kills the target in two passes over one request, that counts as two deaths of it.
@@ -24,7 +25,8 @@ from covey.requests.active import ActiveRequest
 DEATHS = 2  # of the target in passes over one request, no token of it in between, before that request fails
 RESPITE = 0.5  # seconds
 TRIALS = 2.0  # seconds
-LONGEST_WAIT = 4.0  # seconds
+CROWD = 4  # suspects; trying more of them one by one takes too long
+LONGEST_WAIT, LONGEST_IN_A_CROWD = 6.0, 4.0  # seconds
 LATELY = 10.0  # seconds after a culprit was found in which others are likely
 
 
@@ -52,11 +54,13 @@ class Trials:
             self._proven, self._found = True, now
         if len(rows) == 1 and twice:
             return twice, []
-        return [], twice + [active for active in rows if others and active.deaths < DEATHS and self._late(active, now)]
+        return [], twice + [active for active in self._late(rows, now) if others and active.deaths < DEATHS]
 
-    def _late(self, active: ActiveRequest, now: float) -> bool:
-        """Return whether the request has waited too long for its first token since the first death of the series."""
-        return not active.output and now - max(active.request.arrival, self._first) > LONGEST_WAIT
+    def _late(self, suspects: list[ActiveRequest], now: float) -> list[ActiveRequest]:
+        """Return those that have waited too long for their first token since the first death of the series."""
+        longest = LONGEST_WAIT if len(suspects) <= CROWD else LONGEST_IN_A_CROWD
+        waits = ((active, now - max(active.request.arrival, self._first)) for active in suspects)
+        return [active for active, waited in waits if not active.output and waited > longest]
 
     def passable(self, running: list[ActiveRequest], now: float) -> list[ActiveRequest]:
         """Return the running requests that may share the next pass. New requests wait until the trials end."""
@@ -71,7 +75,7 @@ class Trials:
             return cleared
         if self._proven and now - self._began > TRIALS:
             return suspects
-        late = [active for active in suspects if self._late(active, now)]
+        late = self._late(suspects, now)
         if late and now - self._found < LATELY:
             return late
         return [min(suspects, key=lambda active: (-len(active.output), active.key))]
