@@ -69,7 +69,7 @@ NEUTRAL = (
     Field("length_penalty", "FP32", OWN, "no effect: it weighs beams", 0.0, low=-100.0, high=100.0),
     Field("return_context_logits", "BOOL", OWN, "not to be had", False, high=0),
     Field("return_generation_logits", "BOOL", OWN, "not to be had; `top_logprobs` is", False, high=0),
-    Field("return_perf_metrics", "BOOL", OWN, "not to be had; the last response has its times", False, high=0),
+    Field("return_perf_metrics", "BOOL", OWN, "not to be had; every response has its times", False, high=0),
 )
 
 INPUTS = (

@@ -31,6 +31,7 @@ from tests.models.tiny_models import Reader, build, generate, prompts
 SERVED: dict[str, tuple[str, dict[str, Any]]] = {
     "llama": ("llama", {}),
     "untied": ("llama", {"tie_word_embeddings": False, "head_dim": 16}),
+    "whole matrices of a head": ("llama", {"head_dim": 32}),
     "biases": ("llama", {"attention_bias": True, "mlp_bias": True}),
     "qwen2": ("qwen2", {}),
     "qwen3": ("qwen3", {}),

@@ -37,11 +37,14 @@ def test_in_a_crowd_who_waited_for_less_long_is_told_to_try_again() -> None:
     (culprit,), crowd = rows(1), rows(*range(2, 3 + CROWD))
     trials.died([culprit], 0.0)
     assert trials.died([culprit], 3.0) == ([culprit], [])
+    trials.passable([], 4.5)
     assert LONGEST_IN_A_CROWD < 5.0 < LONGEST_WAIT
     assert trials.died(crowd[1:], 5.0) == ([], []), "few are tried one by one"
+    assert trials.passable(crowd[1:], 5.1) == crowd[1:2]
     for active in crowd:
         active.deaths = 0
     assert trials.died(crowd, 5.0) == ([], crowd)
+    assert trials.passable(crowd, 5.1) == crowd
 
 
 def test_while_culprits_are_found_who_waited_for_long_is_tried_together_with_others() -> None:

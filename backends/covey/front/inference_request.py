@@ -43,7 +43,7 @@ class InferenceRequest:
     prompt: str | list[int]
     settings: Mapping[str, Any]
     stream: bool
-    outputs: tuple[str, ...]  # of each response, in the order of their table; empty: counts only with the last one
+    outputs: tuple[str, ...]  # in the order of their table
     id: str = ""
     trace: str = ""  # the front's `traceparent`
 
@@ -78,7 +78,7 @@ class InferenceRequest:
         """Return the request for `covey`, built from checked values."""
         prompt = {"text_input": [self.prompt]} if isinstance(self.prompt, str) else {"input_ids": self.prompt}
         rest = {name: value if isinstance(value, list) else [value] for name, value in settings.items()}
-        outputs = tuple(dict.fromkeys((*self.outputs, *NEEDED))) if self.outputs else ()
+        outputs = () if len(self.outputs) == len(OUTPUTS) else tuple(dict.fromkeys((*self.outputs, *NEEDED)))
         return Request({**prompt, STREAM: [self.stream], **rest}, outputs=outputs, id=only(), trace=self.trace)
 
 

@@ -122,9 +122,7 @@ class SenderOutlet:
         self.needs_state = ASKS_FOR_STATE in asked.tensors
 
     def send(self, chunk: Chunk) -> None:
-        last = chunk.finish is not None
-        arrays = outputs(chunk, whole=last or bool(self._wanted) or self.needs_state)
-        self._sender.send(response(arrays, self._wanted), last=last)
+        self._sender.send(response(outputs(chunk), self._wanted), last=chunk.finish is not None)
 
     def report(self, text: str) -> None:
         """Send the only response to an `inspect` request."""

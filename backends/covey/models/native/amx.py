@@ -27,7 +27,6 @@ COLUMNS = 32  # of a panel
 LINE = 64  # bytes of a register's row
 _COUNTS = 48  # where a shape has the registers' rows
 _STEP_BYTES = STEP * COLUMNS * 2  # of weights
-_FEATURES = {"amx-bf16", "amx-tile"}
 _ARCH_PRCTL, _REQUEST_PERMISSION, _TILE_DATA = 158, 0x1023, 18  # of Linux on x86-64
 
 _I8, _I32, _I64 = (ir.IntType(bits) for bits in (8, 32, 64))
