@@ -24,7 +24,7 @@ def rounded(values: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
 
 
 def products(weights: npt.NDArray[np.float32], values: npt.NDArray[np.float32], parts: list[int]) -> Any:
-    """Return values [rows, K] times weights [32, K], computed with so many rows at a time."""
+    """Return values [rows, K] times weights [32, K], computed in passes of these numbers of rows."""
     how, held = Multiplied.of(AMX, tiles.addresses(tiles_of(AMX))), panels(words(weights), AMX).copy()
     found, first = np.zeros((len(values), COLUMNS), np.float32), 0
     for count in parts:

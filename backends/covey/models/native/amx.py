@@ -43,7 +43,7 @@ def allowed() -> bool:
 
 
 def write(module: Any, builder: Any, name: str, given: dict[str, Any], lines: int) -> None:
-    """Write the body of a tile's function (`covey.models.native.tiles`). Each step prefetches so many lines."""
+    """Write the body of a tile's function (`covey.models.native.tiles`). Each step prefetches `lines` cache lines."""
     shapes = ir.GlobalVariable(module, ir.ArrayType(_I8, LINE * (ROWS + 1)), f"{name}_shapes")
     shapes.initializer = ir.Constant(shapes.type.pointee, bytearray(b"".join(map(_shape, range(ROWS + 1)))))
     shapes.global_constant, shapes.linkage = True, "internal"
