@@ -24,7 +24,7 @@ _LISTS = ("tokens", "log_probs", "top_ids", "top_log_probs", *_OF_PROMPT)
 
 @dataclass(frozen=True)
 class Usage:
-    """Totals of the request so far."""
+    """Totals of the request. Chunks before the last have none."""
 
     input_tokens: int = 0
     output_tokens: int = 0
@@ -37,7 +37,7 @@ class Usage:
     drafters: tuple[str, ...] = ()  # names, and tokens drafted and accepted by each of them
     draft_tokens_by_drafter: tuple[int, ...] = ()
     accepted_draft_tokens_by_drafter: tuple[int, ...] = ()
-    ttft_ms: float = 0.0  # as the server measured them; 0: no such token yet
+    ttft_ms: float = 0.0  # as the server measured them; 0: no such token
     tpot_ms: float = 0.0
 
 

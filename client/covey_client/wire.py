@@ -69,7 +69,7 @@ NEUTRAL = (
     Field("length_penalty", "FP32", OWN, "no effect: it weighs beams", 0.0, low=-100.0, high=100.0),
     Field("return_context_logits", "BOOL", OWN, "not to be had", False, high=0),
     Field("return_generation_logits", "BOOL", OWN, "not to be had; `top_logprobs` is", False, high=0),
-    Field("return_perf_metrics", "BOOL", OWN, "not to be had; every response has its times", False, high=0),
+    Field("return_perf_metrics", "BOOL", OWN, "not to be had; the last response has its times", False, high=0),
 )
 
 INPUTS = (
@@ -206,6 +206,8 @@ OUTPUTS = (
 
 INPUT_BY_NAME = {field.name: field for field in INPUTS}
 OUTPUT_BY_NAME = {field.name: field for field in OUTPUTS}
+# The outputs of responses before the last, where the client names none: each one costs both sides time.
+EARLY = tuple(field.name for field in OUTPUTS if field.part == CHUNK and field.name != "slo_attainment")
 PROMPT = ("text_input", "input_ids")
 
 

@@ -5,14 +5,19 @@ from __future__ import annotations
 import json
 import urllib.request
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from typing import Any
 
+import grpc
 import pytest
+from tritonclient.grpc import service_pb2_grpc
 
 from covey.launcher import Server
 from covey.launcher.front import Front
 from covey_client import Client
 from covey_client.cli import main
+from covey_client.request import Request
+from covey_client.wire import OUTPUTS
 from tests.over_http import Door
 
 pytestmark = pytest.mark.e2e
@@ -49,6 +54,27 @@ def test_every_door_gives_the_same_answers(server: Server, front: Front) -> None
             client.close()
     for (_way, prompt, seed, stream), said in found.items():
         assert said == found["triton", prompt, seed, False], (_way, stream)
+
+
+def test_counts_come_with_the_last_response_or_where_named(server: Server, front: Front) -> None:
+    """On Triton's own port and through the front, and the same outputs in each response of both."""
+
+    def responses(url: str, outputs: tuple[str, ...]) -> list[list[str]]:
+        asked = Request.build(PROMPTS[0], {**SETTINGS, "seed": 7, "tenant": f"{url}{len(outputs)}"}, stream=True)
+        with grpc.insecure_channel(url) as channel:
+            stub = service_pb2_grpc.GRPCInferenceServiceStub(channel)
+            said = list(stub.ModelStreamInfer(iter([replace(asked, outputs=outputs).to_grpc()])))
+        assert not any(each.error_message for each in said)
+        return [sorted(tensor.name for tensor in each.infer_response.outputs) for each in said]
+
+    everything = sorted(field.name for field in OUTPUTS)
+    early = sorted(["text_output", "output_ids", "output_log_probs", "finish_reason", "used_seed", "emulated"])
+    chosen = ("num_output_tokens", "text_output")
+    for url in (server.grpc_url, front.grpc_url):
+        for outputs, first, last in ((), early, everything), (chosen, sorted(chosen), sorted(chosen)):
+            found = [names for names in responses(url, outputs) if names]
+            assert len(found) > 3
+            assert found == [first] * (len(found) - 1) + [last]
 
 
 def test_bodies_of_tensorrt_llm_s_clients_are_taken(server: Server, front: Front) -> None:

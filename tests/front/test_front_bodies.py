@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import struct
 from contextlib import suppress
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -15,7 +16,7 @@ from hypothesis import strategies as st
 from tritonclient.grpc import service_pb2
 
 from covey.front import answers, failures, grpc_bodies, http_bodies
-from covey.front.inference_request import InferenceRequest, checked, field_of
+from covey.front.inference_request import NEEDED, InferenceRequest, checked, field_of
 from covey_client.errors import InvalidRequest, from_message
 from covey_client.request import Request
 from covey_client.response import Chunk, Usage, from_grpc
@@ -149,6 +150,26 @@ def test_only_the_outputs_that_are_asked_for_are_answered() -> None:
     message.outputs.add(name="finish_reason")
     asked = grpc_bodies.inference(message, PROMPT_BYTES)
     assert [tensor.name for tensor in grpc_bodies.answer(CHUNK, asked).outputs] == ["finish_reason"]
+
+
+def test_counts_come_at_the_end_or_where_they_are_named() -> None:
+    early = replace(CHUNK, finish_reason="", slo_attainment="")
+    lean = ["text_output", "output_ids", "output_log_probs", "finish_reason", "used_seed", "emulated"]
+    for names in ([], [field.name for field in OUTPUTS]):  # Triton names all for a client that names none
+        message = message_of(GOOD)
+        for name in names:
+            message.outputs.add(name=name)
+        asked = grpc_bodies.inference(message, PROMPT_BYTES)
+        assert [tensor.name for tensor in grpc_bodies.answer(early, asked).outputs] == lean
+        assert list(answers.event(early, "covey", asked.outputs))[2:] == lean
+        assert len(grpc_bodies.answer(CHUNK, asked).outputs) == len(OUTPUTS)
+        assert from_grpc(grpc_bodies.answer(early, asked)) == replace(early, usage=Usage())
+        assert asked.upstream_request({}).outputs == ()
+    message = message_of(GOOD)
+    message.outputs.add(name="num_input_tokens")
+    asked = grpc_bodies.inference(message, PROMPT_BYTES)
+    assert answers.values(early, asked.outputs) == {"num_input_tokens": [3]}
+    assert set(asked.upstream_request({}).outputs) == {"num_input_tokens", *NEEDED}
 
 
 @pytest.mark.parametrize(

@@ -7,19 +7,20 @@ from typing import Any
 
 from covey.front.inference_request import VERSION
 from covey_client.response import Chunk
-from covey_client.wire import INPUTS, MODEL, OUTPUT_BY_NAME, OUTPUTS, USAGE, Field
+from covey_client.wire import EARLY, INPUTS, MODEL, OUTPUT_BY_NAME, OUTPUTS, USAGE, Field
 
 NAME, PLATFORM = "covey", "python"
 EXTENSIONS = ("generate", "binary_tensor_data", "parameters")
 
 
 def values(chunk: Chunk, names: Sequence[str]) -> dict[str, list[Any]]:
-    """Return a list for each field, even for fields with one value."""
+    """Return a list for each field, even for fields with one value. No names: all that the response has."""
     found = {}
-    for name in names:
+    for name in names or (OUTPUT_BY_NAME if chunk.finish_reason else EARLY):
         field = OUTPUT_BY_NAME[name]
         value = getattr(chunk.usage if field.part == USAGE else chunk, field.attribute)
-        found[name] = list(value) if field.many else [value]
+        if names or value or not field.many or chunk.finish_reason or name == "output_ids":
+            found[name] = list(value) if field.many else [value]
     return found
 
 

@@ -76,7 +76,7 @@ def answer(chunk: Chunk, request: InferenceRequest) -> Any:
     """Return the ModelInferResponse of a chunk."""
     found = values(chunk, request.outputs)
     message = service_pb2.ModelInferResponse.FromString(
-        _described(request.model, tuple(map(len, found.values())), request.outputs)
+        _described(request.model, tuple(map(len, found.values())), tuple(found))
     )
     message.id = request.id
     message.raw_output_contents.extend([packed(OUTPUT_BY_NAME[name].dtype, given) for name, given in found.items()])

@@ -43,7 +43,7 @@ class InferenceRequest:
     prompt: str | list[int]
     settings: Mapping[str, Any]
     stream: bool
-    outputs: tuple[str, ...]  # in the order of their table
+    outputs: tuple[str, ...]  # of each response, in the order of their table; none: all, and counts only at the end
     id: str = ""
     trace: str = ""  # the front's `traceparent`
 
@@ -78,7 +78,7 @@ class InferenceRequest:
         """Return the request for `covey`, built from checked values."""
         prompt = {"text_input": [self.prompt]} if isinstance(self.prompt, str) else {"input_ids": self.prompt}
         rest = {name: value if isinstance(value, list) else [value] for name, value in settings.items()}
-        outputs = () if len(self.outputs) == len(OUTPUTS) else tuple(dict.fromkeys((*self.outputs, *NEEDED)))
+        outputs = tuple(dict.fromkeys((*self.outputs, *NEEDED))) if self.outputs else ()
         return Request({**prompt, STREAM: [self.stream], **rest}, outputs=outputs, id=only(), trace=self.trace)
 
 
@@ -198,4 +198,4 @@ def _outputs(names: Sequence[str]) -> tuple[str, ...]:
     for name in names:
         if name not in OUTPUT_BY_NAME:
             raise refused("outputs", name, "names of the response, which the model's metadata has")
-    return tuple(field.name for field in OUTPUTS if not names or field.name in names)
+    return tuple(field.name for field in OUTPUTS if field.name in names) if len({*names}) < len(OUTPUTS) else ()

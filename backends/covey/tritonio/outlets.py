@@ -20,6 +20,7 @@ from covey.contracts.errors import BadField, CoveyError, RequestError
 from covey.process.log_about import PARAMETER, about, safe
 from covey.text.streaming import Chunk
 from covey.tritonio.tensors import ASKS_FOR_STATE, REPORT, outputs
+from covey_client.wire import OUTPUT_BY_NAME
 
 log = logging.getLogger("covey.outlets")
 
@@ -120,9 +121,12 @@ class SenderOutlet:
         self._sender = sender
         self._wanted = asked.wanted
         self.needs_state = ASKS_FOR_STATE in asked.tensors
+        # Triton names all outputs for a client that names none
+        self._chosen = not asked.wanted >= OUTPUT_BY_NAME.keys() or self.needs_state
 
     def send(self, chunk: Chunk) -> None:
-        self._sender.send(response(outputs(chunk), self._wanted), last=chunk.finish is not None)
+        last = chunk.finish is not None
+        self._sender.send(response(outputs(chunk, whole=last or self._chosen), self._wanted), last=last)
 
     def report(self, text: str) -> None:
         """Send the only response to an `inspect` request."""

@@ -18,13 +18,17 @@ INSPECT = "inspect"
 REPORT = "report"
 
 
-def outputs(chunk: Chunk) -> dict[str, Any]:
-    """Return the chunk as the arrays of a response, by the names of `covey_client.wire.OUTPUTS`."""
-    rate = chunk.accepted / chunk.drafted if chunk.drafted else 0.0
-    drafts = sum(chunk.acceptance)
+def outputs(chunk: Chunk, *, whole: bool = True) -> dict[str, Any]:
+    """Return the chunk as the arrays of a response, by the names of `covey_client.wire.OUTPUTS`; without `whole`, those
+    of `EARLY` that are not empty."""
     arrays = {
         "text_output": np.array([chunk.text.encode()], np.object_),
         "output_ids": chunk.ids,
+        "finish_reason": np.array([chunk.finish.value.encode() if chunk.finish else b""], np.object_),
+        "used_seed": np.array([chunk.seed], np.uint64),
+        "emulated": np.array([chunk.emulated], np.bool_),
+    }
+    scores = {
         "output_log_probs": chunk.logprobs,
         "output_top_ids": chunk.top.ids.reshape(-1),
         "output_top_log_probs": chunk.top.logprobs.reshape(-1),
@@ -32,8 +36,13 @@ def outputs(chunk: Chunk) -> dict[str, Any]:
         "prompt_log_probs": chunk.prompt_scores.logprobs,
         "prompt_top_ids": chunk.prompt_scores.top.ids.reshape(-1),
         "prompt_top_log_probs": chunk.prompt_scores.top.logprobs.reshape(-1),
-        "finish_reason": np.array([chunk.finish.value.encode() if chunk.finish else b""], np.object_),
-        "used_seed": np.array([chunk.seed], np.uint64),
+    }
+    if not whole:
+        return arrays | {name: array for name, array in scores.items() if len(array)}
+    rate = chunk.accepted / chunk.drafted if chunk.drafted else 0.0
+    drafts = sum(chunk.acceptance)
+    arrays |= {
+        **scores,
         "num_input_tokens": np.array([chunk.num_input], np.int32),
         "num_output_tokens": np.array([chunk.num_output], np.int32),
         "num_reused_tokens": np.array([chunk.reused], np.int32),
@@ -48,7 +57,6 @@ def outputs(chunk: Chunk) -> dict[str, Any]:
         "measured_ttft_ms": np.array([1000 * (chunk.ttft or 0.0)], np.float32),
         "measured_tpot_ms": np.array([1000 * (chunk.tpot or 0.0)], np.float32),
         "slo_attainment": np.array([chunk.attainment.encode()], np.object_),
-        "emulated": np.array([chunk.emulated], np.bool_),
     }
     if chunk.state is not None:
         arrays[STATE] = np.array([json.dumps(asdict(chunk.state)).encode()], np.object_)

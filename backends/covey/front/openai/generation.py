@@ -29,7 +29,7 @@ from covey_client.response import Chunk
 from covey_client.wire import MODEL
 
 GRAMMAR = "grammar_lark"
-# The outputs that answers need. Each output of each response costs Triton, the model and the front time.
+# The outputs of each response where usage is wanted in each
 OUTPUTS = (
     *NEEDED,
     *("num_input_tokens", "num_output_tokens", "num_reused_tokens", "slo_attainment"),
@@ -128,13 +128,12 @@ def _inference_requests(
     common = {name: value if isinstance(value, list) else [value] for name, value in given.settings.items()}
     common["stream"] = [given.stream or len(found) * given.n > 1]
     scores = OF_PROMPT if fields.SCORES in given.settings else ()
-    outputs = (*OUTPUTS, *(LOG_PROBS if given.log_probs else ()), *scores)
+    outputs = (*OUTPUTS, *(LOG_PROBS if given.log_probs else ()), *scores) if given.running_usage else ()
     requests = []
     for prompt in found:
         tensor = {"text_input": [prompt]} if isinstance(prompt, str) else {"input_ids": prompt}
-        requests.append(
-            InferenceRequest.of(MODEL, {**tensor, **common}, prompt_bytes=gateway.prompt_bytes, outputs=outputs)
-        )
+        made = InferenceRequest.of(MODEL, {**tensor, **common}, prompt_bytes=gateway.prompt_bytes)
+        requests.append(replace(made, outputs=outputs))
     numbers = range(given.n)
     return tuple(replace(each, settings=of_choice(each.settings, number)) for each in requests for number in numbers)
 
