@@ -34,7 +34,7 @@ from collections.abc import Sequence
 
 from covey.bandits.leaning import Leaning, shifted
 
-MEMORY = 3000.0  # trials after which an old one counts 1/e
+LIFETIME = 3000.0  # trials after which an old one counts 1/e
 IDLE = 5000.0  # rounds without any trial after which counts of that age or older count half
 YOUNG = 50.0  # the age in rounds of a change when it is noticed
 PRIOR = 4.0  # trials that the position before is worth
@@ -114,7 +114,7 @@ class Acceptance:
         for leaning, looked, right in rows:
             leaning.add(rates, looked, right)
         for index, looked, right, _ in trials:
-            keep = max(0.0, 1.0 - looked / MEMORY)
+            keep = max(0.0, 1.0 - looked / LIFETIME)
             self._tried[index] = self._tried[index] * keep + looked
             self._accepted[index] = self._accepted[index] * keep + right
         for suspicion in self._suspicions:
@@ -142,7 +142,7 @@ class Acceptance:
 
     def fill(self, asked: int, verified: int) -> None:
         """Count the draft tokens that were asked for and verified."""
-        keep = max(0.0, 1.0 - asked / MEMORY)
+        keep = max(0.0, 1.0 - asked / LIFETIME)
         self._asked = self._asked * keep + asked
         self._verified = self._verified * keep + verified
 

@@ -33,7 +33,7 @@ SLACK = 1.2
 UNKNOWN = 64  # the token budget without a cost table
 DEFAULTS = {"b1": 0, "b2": 0, "c1": 0, "c2": 0, "n_max": 8, "d_min": 1}
 ENTRY = rf"({'|'.join(DEFAULTS)})=\d{{1,5}}"
-MEMORY = 0.1  # weight of a new round in the mean round time
+NEW = 0.1  # weight of a new round in the mean round time
 
 
 def constants(entries: Iterable[str]) -> Mapping[str, int]:
@@ -124,4 +124,4 @@ class AdaServeSelector(TreeSelector):
     def learn(self, done: Round, outcome: Outcome) -> None:
         self.count(done)
         if not done.prefill_tokens:
-            self._round_seconds += (MEMORY if self._round_seconds else 1.0) * (outcome.seconds - self._round_seconds)
+            self._round_seconds += (NEW if self._round_seconds else 1.0) * (outcome.seconds - self._round_seconds)

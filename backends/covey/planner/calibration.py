@@ -17,7 +17,7 @@ import numpy as np
 from covey.contracts.types import Floats, Ints
 from covey.trees.paths import Flags, Index, Nodes
 
-MEMORY = 20000.0  # after this many nodes, an old one counts 1/e
+LIFETIME = 20000.0  # after this many nodes, an old one counts 1/e
 PRIOR = 4.0  # nodes that a drafter's own probability is worth
 RANKS = 6  # the last one stands for all higher ranks
 EDGES = np.array([0.01, 0.03, 0.07, 0.15, 0.3, 0.45, 0.6, 0.75, 0.87, 0.95, 0.99])
@@ -70,7 +70,7 @@ class Calibration:
 
     def update(self, cells: Index, accepted: Flags) -> None:
         """Count nodes whose parents were accepted, and which of these nodes were accepted."""
-        keep = max(0.0, 1.0 - len(cells) / MEMORY)
+        keep = max(0.0, 1.0 - len(cells) / LIFETIME)
         for total, weights in ((self._tried, None), (self._accepted, accepted)):
             total *= keep
             total += np.bincount(cells, weights, len(total))

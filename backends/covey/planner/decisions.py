@@ -10,7 +10,7 @@ from covey.contracts.types import JsonDict
 from covey.planner.lessons import Lesson
 
 CAPACITY = 256  # decisions
-MEMORY = 0.05  # weight of a new round in an arm's observed mean
+NEW = 0.05  # weight of a new round in an arm's observed mean
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +76,7 @@ class DecisionLog:
         observed = self._observed.setdefault(rows, [math.inf] * self._depths)
         if lesson.whole and lesson.tokens:
             mean, new = observed[lesson.depth], lesson.seconds / lesson.tokens
-            observed[lesson.depth] = new if mean == math.inf else mean + MEMORY * (new - mean)
+            observed[lesson.depth] = new if mean == math.inf else mean + NEW * (new - mean)
         self._ring.append(
             Decision(
                 round=self._rounds,

@@ -28,7 +28,7 @@ from covey.requests.active import ActiveRequest
 from covey.requests.rounds import Plan, Round
 
 WHY = "text"
-MEMORY = 0.05  # weight of a new round
+NEW = 0.05  # weight of a new round in each mean
 AGAIN = 200  # after this many rounds without taking offers, they are tried: their cost may have changed
 USUAL = 0.5  # the cost before any was measured, in plain rounds
 SETTLING = 8  # rounds after one with drafts, until plain ones take their usual time again
@@ -118,16 +118,16 @@ class Offers:
         self._quiet = 0
         if size.plain and all(done.plan.drafter[row] == LOOKUP for row in drafted.tolist()):
             self._unsettled = size
-            size.cost += MEMORY * (min(seconds / size.plain, FAR) - 1.0 - size.cost)
-            size.promised += MEMORY * (self._promised - size.promised)
-            size.came += MEMORY * (done.emitted - rows - size.came)
+            size.cost += NEW * (min(seconds / size.plain, FAR) - 1.0 - size.cost)
+            size.promised += NEW * (self._promised - size.promised)
+            size.came += NEW * (done.emitted - rows - size.came)
 
     def _learn_plain(self, size: _Size, seconds: float) -> None:
         self._quiet += 1
         if not size.plain:
             size.plain = seconds
         elif self._quiet > SETTLING:
-            size.plain += MEMORY * (seconds - size.plain)
+            size.plain += NEW * (seconds - size.plain)
         elif size is self._unsettled:
             self._longer += seconds / size.plain - 1.0
         if self._quiet == SETTLING:
@@ -136,7 +136,7 @@ class Offers:
     def _settle(self) -> None:
         """Learn what the plain rounds after the last one with offers took beyond their usual time."""
         if self._unsettled is not None:
-            self._unsettled.after += MEMORY * (self._longer - self._unsettled.after)
+            self._unsettled.after += NEW * (self._longer - self._unsettled.after)
         self._unsettled, self._longer = None, 0.0
 
     def _size(self, rows: int) -> _Size:

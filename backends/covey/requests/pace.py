@@ -1,13 +1,13 @@
 """Estimates the pace of rounds from finished ones, to predict when requests end.
 
-The sums decay: a round counts 1/e after `MEMORY` others. A figure is 0 before the first round of its kind.
+The sums decay: a round counts 1/e after `LIFETIME` others. A figure is 0 before the first round of its kind.
 """
 
 from __future__ import annotations
 
 import math
 
-MEMORY = 64  # rounds
+LIFETIME = 64  # rounds
 LONG = 3.0  # rounds as many times as long as the shortest are long by their tokens
 WINDOW = 512  # rounds in each of the two windows over which shortest times are taken
 
@@ -25,7 +25,7 @@ class Pace:
     def update(self, seconds: float, rows: int, tokens: int, *, overhead: float = 0.0, drafts: int = 0) -> None:
         """Add a round: its seconds, its decoding rows, and their tokens and verified drafts. `overhead` is the part of
         the seconds outside the target."""
-        keep = 1.0 - 1.0 / MEMORY
+        keep = 1.0 - 1.0 / LIFETIME
         self._seconds, self._weight = self._seconds * keep + seconds, self._weight * keep + 1
         self._overhead = self._overhead * keep + overhead
         self._rows, self._drafts = self._rows * keep + rows, self._drafts * keep + drafts

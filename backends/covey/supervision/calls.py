@@ -24,7 +24,7 @@ UNKNOWN_SECONDS, DRAFTERS_SECONDS = 60.0, 15.0
 GRAMMAR_SECONDS = 20.0  # the least timeout of a call with a grammar: the target may have to read its tokenizer first
 QUESTION_SECONDS = 15.0  # for a question that takes no time itself: the model may have to finish other work first
 QUESTION = -1  # stands for the size of a question
-KNOWN_CALLS, MEMORY = 3, 0.9  # calls of a kind before its mean counts; the weight of the old mean at an update
+KNOWN_CALLS, OLD = 3, 0.9  # calls of a kind before its mean counts; the weight of the old mean at an update
 log = logging.getLogger("covey.calls")
 
 
@@ -89,7 +89,7 @@ class Calls:
         taken = self._now() - began
         with self._lock:
             calls, mean = self._means.get(kind, (0, 0.0))
-            keep = min(MEMORY, calls / (calls + 1))
+            keep = min(OLD, calls / (calls + 1))
             self._means[kind] = calls + 1, keep * mean + (1 - keep) * taken
 
     def question(self, model: str) -> AbstractContextManager[None]:
