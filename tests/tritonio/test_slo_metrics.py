@@ -5,12 +5,14 @@ from __future__ import annotations
 import random
 from collections import Counter
 from typing import Any
+from unittest.mock import MagicMock
 
 import numpy as np
 import pytest
 
 from covey.contracts.errors import Overloaded, PortError
 from covey.contracts.types import NO_OBJECTIVE, Finish, Objective, Progress, Request, Sampling
+from covey.requests.rounds import RoundRecord
 from covey.text.streaming import Streamer
 from covey_client.status import KEY
 from tests.fakes import ManualClock
@@ -168,3 +170,25 @@ def test_the_figures_that_status_shows_first_are_metrics_of_the_server(monkeypat
 
     means = (f"{name}_mean" for name in HISTOGRAMS)
     assert {key.partition("{")[0] for key in KEY} <= {*COUNTERS, *GAUGES, *means}
+
+
+def test_rounds_are_counted_by_the_flushing_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    bench = Bench(monkeypatch)
+    record = RoundRecord(
+        **dict.fromkeys(("rows", "decoding", "trees", "running", "waiting"), 1),
+        **{"prefill_tokens": 5, "drafted": 4, "accepted": 2, "emitted": 3, "reused": 7, "preempted": 2},
+        **{f"{phase}_seconds": 0.5 for phase in ("plan", "draft", "verify", "pass", "commit", "catch_up")},
+        **{"free_blocks": 6, "total_blocks": 8, "sizes": np.array([4]), "accepts": np.array([2])},
+        plan=MagicMock(drafter=["draft_a"]),
+    )
+    for _ in range(3):
+        bench.metrics.round(record)
+    bench.metrics.stop()
+    found = {name: value for (name, _, _), value in bench.counted.totals.items()}
+    assert found["covey_rounds_total"] == 3
+    assert found["covey_generation_tokens_total"] == 9
+    assert found["covey_prefill_tokens_total"] == 15
+    assert found["covey_prefix_cache_hit_tokens_total"] == 21
+    assert found["covey_preemptions_total"] == 2, "a record has their number so far"
+    assert found["covey_round_seconds_total"] == 3 * (0.5 + 0.5 + 0.5 + 0.5)
+    assert found["covey_spec_decode_num_draft_tokens_total"] == 12

@@ -23,7 +23,7 @@ class _Brought:
 
 
 class Drafts:
-    """The engine's thread adds to it once a round; any thread may read it."""
+    """One thread adds each round; any thread may read."""
 
     def __init__(self) -> None:
         self._by_drafter: dict[str, _Brought] = {}

@@ -1,10 +1,10 @@
-"""`covey_*` metrics on Triton's metrics port. An increment costs 20 us, so the engine's thread only adds numbers up,
-and another thread flushes counters a few times a second."""
+"""`covey_*` metrics on Triton's metrics port. An increment costs 20 us, so the engine's thread only keeps its rounds.
+Another thread counts them and flushes counters a few times a second."""
 
 from __future__ import annotations
 
 import threading
-from collections import defaultdict
+from collections import defaultdict, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -146,6 +146,7 @@ class Metrics:
         self._added: dict[tuple[str, Labels], float] = defaultdict(float)
         self._set: dict[tuple[str, Labels], float] = {}
         self._observed: list[tuple[str, float]] = []
+        self._rounds = deque[RoundRecord]()  # not counted yet
         self._drafts = Drafts()
         self._guard = guard or Guard()
         self._followed: list[Totals] = [self._guard.figures, self._drafts.totals]
@@ -181,27 +182,29 @@ class Metrics:
             )
 
     def round(self, record: RoundRecord) -> None:
-        """Count a round. The engine's thread calls it once a round."""
-        with self._lock:
-            add = self._add
-            add("covey_rounds_total", 1)
-            add("covey_generation_tokens_total", record.emitted)
-            add("covey_prefill_tokens_total", record.prefill_tokens)
-            add("covey_prefix_cache_hit_tokens_total", record.reused)
-            self._drafts.add(record)
-            add("covey_preemptions_total", record.preempted - self._preempted)
-            self._preempted = record.preempted
-            transport = record.verify_seconds - record.pass_seconds
-            for phase, seconds in (
-                ("plan", record.plan_seconds),
-                ("draft", record.draft_seconds),
-                ("pass", record.pass_seconds),
-                ("transport", transport),
-                ("commit", record.commit_seconds),
-            ):
-                add("covey_round_seconds_total", max(0.0, seconds), phase=phase)
-            used = record.total_blocks - record.free_blocks
-            self._put_load(running=record.running, waiting=record.waiting, used=used, free=record.free_blocks)
+        """Keep a round, which is counted with the next flush. The engine's thread calls it once a round."""
+        self._rounds.append(record)
+
+    def _count(self, record: RoundRecord) -> None:
+        add = self._add
+        add("covey_rounds_total", 1)
+        add("covey_generation_tokens_total", record.emitted)
+        add("covey_prefill_tokens_total", record.prefill_tokens)
+        add("covey_prefix_cache_hit_tokens_total", record.reused)
+        self._drafts.add(record)
+        add("covey_preemptions_total", record.preempted - self._preempted)
+        self._preempted = record.preempted
+        transport = record.verify_seconds - record.pass_seconds
+        for phase, seconds in (
+            ("plan", record.plan_seconds),
+            ("draft", record.draft_seconds),
+            ("pass", record.pass_seconds),
+            ("transport", transport),
+            ("commit", record.commit_seconds),
+        ):
+            add("covey_round_seconds_total", max(0.0, seconds), phase=phase)
+        used = record.total_blocks - record.free_blocks
+        self._put_load(running=record.running, waiting=record.waiting, used=used, free=record.free_blocks)
 
     def _put_load(self, *, running: int, waiting: int, used: int, free: int) -> None:
         self._put("covey_requests_running", running)
@@ -276,6 +279,8 @@ class Metrics:
 
     def _flush(self) -> None:
         with self._lock:
+            while self._rounds:
+                self._guard("metrics", self._count, self._rounds.popleft())
             added, self._added = self._added, defaultdict(float)
             put, self._set = self._set, {}
             observed, self._observed = self._observed, []
