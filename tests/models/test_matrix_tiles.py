@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import ctypes
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pytest
+from llvmlite import binding, ir
+from numba.core import cgutils
 
-from covey.models.native import tiles
+from covey.models.native import amx, tiles
 from covey.models.native.matmul import COLUMNS, Multiplied, panel, put, tiles_of
 from covey.models.native.passes import _rows
 from covey.models.native.tiles import AMX
@@ -50,3 +53,28 @@ def test_products_are_right_and_do_not_depend_on_the_number_of_rows(scale: float
     bound = np.abs(rounded(values)).astype(np.float64) @ np.abs(rounded(weights)).astype(np.float64).T
     assert (np.abs(alone - exact) <= 2e-6 * bound + K * 1.2e-38).all()
     assert np.abs(exact).max() > 1e3 * K * 1.2e-38
+
+
+def given_shapes(shapes: bytes) -> None:
+    """Give this thread's registers other shapes, as another library does."""
+    module, pointer = ir.Module(), ir.PointerType()
+    kind = ir.FunctionType(ir.VoidType(), [pointer])
+    function = ir.Function(module, kind, "give")
+    builder = ir.IRBuilder(function.append_basic_block())
+    builder.call(cgutils.get_or_insert_function(module, kind, "llvm.x86.ldtilecfg"), function.args)
+    builder.ret_void()
+    machine = binding.Target.from_default_triple().create_target_machine(features="+amx-tile", jit=True)
+    engine = binding.create_mcjit_compiler(binding.parse_assembly(str(module)), machine)
+    engine.finalize_object()
+    ctypes.CFUNCTYPE(None, ctypes.c_char_p)(engine.get_function_address("give"))(shapes)
+
+
+def test_shapes_that_another_library_left_change_nothing() -> None:
+    rng = np.random.default_rng(6)
+    values, weights = (rng.normal(0, 1, (count, K)).astype(np.float32) for count in (20, COLUMNS))
+    expected = products(weights, values, [20])
+    left = bytearray(amx._shape(20))
+    for width in (16, 18, 22):  # narrower, with as many rows
+        left[width] = 32
+    given_shapes(bytes(left))
+    assert (products(weights, values, [20]) == expected).all()

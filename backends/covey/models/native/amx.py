@@ -25,7 +25,7 @@ SIDE = 16  # rows and columns of a register's sums
 STEP = 32  # numbers of a row that one instruction multiplies
 COLUMNS = 32  # of a panel
 LINE = 64  # bytes of a register's row
-_COUNTS = 48  # where a shape has the registers' rows
+_SHAPED = (16, 24, 48)  # where a shape has words with the registers' widths, two, and with their rows
 _STEP_BYTES = STEP * COLUMNS * 2  # of weights
 _ARCH_PRCTL, _REQUEST_PERMISSION, _TILE_DATA = 158, 0x1023, 18  # of Linux on x86-64
 
@@ -67,10 +67,12 @@ def _shaped(module: Any, builder: Any, shape: Any) -> None:
     now = builder.alloca(ir.ArrayType(_I8, LINE))
     now.align = LINE
     builder.call(store, [now])
-    counts = [builder.add(each, _I64(_COUNTS)) for each in (builder.ptrtoint(now, _I64), shape)]
-    same = builder.icmp_signed(
-        "==", *(builder.load(builder.inttoptr(each, _POINTER), typ=_I64, align=8) for each in counts)
-    )
+    has, same = builder.ptrtoint(now, _I64), ir.Constant(ir.IntType(1), 1)
+    for at in _SHAPED:
+        places = [builder.inttoptr(builder.add(each, _I64(at)), _POINTER) for each in (has, shape)]
+        same = builder.and_(
+            same, builder.icmp_signed("==", *(builder.load(each, typ=_I64, align=8) for each in places))
+        )
     with builder.if_then(builder.not_(same)):
         builder.call(load, [builder.inttoptr(shape, _POINTER)])
 
