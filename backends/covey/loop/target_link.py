@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 from covey.contracts.ports import Target
 from covey.contracts.types import Ints, TargetInfo, TargetReply, TargetWork, Trees
 from covey.requests.scheduler import Batch
@@ -24,17 +26,24 @@ class TargetLink:
     ) -> tuple[TargetWork, TargetReply]:
         """Run the pass over a batch and its drafts. Return message and reply. Raises PortError if it failed."""
         self._sequence += 1
-        work = batch.work(
-            trees,
+        rows = batch.rows
+        work = TargetWork(
+            tags=np.fromiter((active.key for active in rows), np.int32, len(rows)),
+            base=np.fromiter((active.num_tokens for active in rows), np.int32, len(rows)),
+            chunk=batch.chunk,
+            trees=trees,
+            opens=batch.opens,
+            frees=batch.frees,
             sequence=self._sequence,
             epoch=self._epoch,
+            room=np.fromiter((active.room for active in rows), np.int32, len(rows)),
             origin=self._origin,
             divergence=divergence,
             states_from=states_from,
         )
         reply = self._target.step(work)
         opened = {opening.tag for opening in batch.opens}
-        for active in batch.rows:
+        for active in rows:
             active.opened |= active.key in opened
         self._epoch = reply.epoch
         self.free_blocks, self.total_blocks = reply.free_blocks, reply.total_blocks

@@ -28,7 +28,7 @@ import numpy as np
 from covey.contracts.errors import Overloaded
 from covey.contracts.profile import SchedulerSettings
 from covey.contracts.tenants import TenantRules
-from covey.contracts.types import NO_INTS, Ints, Open, Request, TargetWork, Trees
+from covey.contracts.types import Ints, Open, Request
 from covey.requests.active import ActiveRequest
 from covey.requests.pace import Pace
 from covey.requests.shares import Shares
@@ -59,33 +59,6 @@ class Batch:
     fastest: float = 0.0  # the shortest seconds per token of a row in recent rounds; 0: unknown
     shared: bool = False  # whether several tenants have running or waiting requests
     joining: int = 0  # running requests whose prompts are not read yet, whether in this pass or later
-
-    def work(
-        self,
-        trees: Trees,
-        *,
-        sequence: int,
-        epoch: int,
-        origin: int,
-        divergence: bool = False,
-        states_from: Ints = NO_INTS,
-    ) -> TargetWork:
-        """Return the message to the target."""
-        rows = self.rows
-        return TargetWork(
-            tags=np.fromiter((active.key for active in rows), np.int32, len(rows)),
-            base=np.fromiter((active.num_tokens for active in rows), np.int32, len(rows)),
-            chunk=self.chunk,
-            trees=trees,
-            opens=self.opens,
-            frees=self.frees,
-            sequence=sequence,
-            epoch=epoch,
-            room=np.fromiter((active.room for active in rows), np.int32, len(rows)),
-            origin=origin,
-            divergence=divergence,
-            states_from=states_from,
-        )
 
 
 class Scheduler:
