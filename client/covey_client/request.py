@@ -9,13 +9,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from covey_client.errors import InvalidRequest
-from covey_client.wire import INPUT_BY_NAME, MODEL, PROMPT, Field
+from covey_client.wire import FORMATS, INPUT_BY_NAME, MODEL, PROMPT, WHOLE, Field
 
 if TYPE_CHECKING:
     from tritonclient.grpc import service_pb2
-
-_FORMATS = {"INT32": "i", "UINT64": "Q", "FP32": "f", "BOOL": "?"}
-_WHOLE = {"INT32": (-(1 << 31), (1 << 31) - 1), "UINT64": (0, (1 << 64) - 1)}
 
 
 @dataclass(frozen=True)
@@ -81,8 +78,8 @@ def _scalar(field: Field, value: Any) -> Any:
         if not math.isfinite(value):
             raise InvalidRequest(f"{field.name}: got {value!r}, allowed: a finite number", field.name)
         return float(value)
-    if field.dtype in _WHOLE and isinstance(value, int) and not isinstance(value, bool):
-        low, high = _WHOLE[field.dtype]
+    if field.dtype in WHOLE and isinstance(value, int) and not isinstance(value, bool):
+        low, high = WHOLE[field.dtype]
         if not low <= value <= high:
             raise InvalidRequest(f"{field.name}: got {value}, allowed: {low} to {high}", field.name)
         return value
@@ -94,4 +91,4 @@ def packed(dtype: str, values: Sequence[Any]) -> bytes:
     if dtype == "BYTES":
         encoded = [value.encode() for value in values]
         return b"".join(struct.pack("<I", len(item)) + item for item in encoded)
-    return struct.pack(f"<{len(values)}{_FORMATS[dtype]}", *values)
+    return struct.pack(f"<{len(values)}{FORMATS[dtype]}", *values)

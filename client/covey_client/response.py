@@ -9,13 +9,12 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from covey_client.errors import ServerError
-from covey_client.wire import CHUNK, OUTPUT_BY_NAME, OUTPUTS, USAGE, Field
+from covey_client.wire import CHUNK, FORMATS, OUTPUT_BY_NAME, OUTPUTS, USAGE, Field
 
 if TYPE_CHECKING:
     from tritonclient.grpc import service_pb2
 
 _KINDS: dict[str, Callable[..., Any]] = {"INT32": int, "UINT64": int, "FP32": float, "BOOL": bool, "BYTES": str}
-_FORMATS = {"INT32": "i", "UINT64": "Q", "FP32": "f", "BOOL": "?"}
 _Made = TypeVar("_Made")
 Places = tuple[tuple[tuple[int, float], ...], ...]  # of tokens: ids with their log-probabilities
 _OF_PROMPT = ("prompt_ids", "prompt_log_probs", "prompt_top_ids", "prompt_top_log_probs")  # of the first chunk
@@ -123,9 +122,9 @@ def _places(tensors: tuple[tuple[str, str], ...]) -> tuple[tuple[str, str, Calla
 
 
 def _reader(field: Field, dtype: str) -> Callable[[bytes], Any]:
-    if dtype not in _FORMATS or field.many:
+    if dtype not in FORMATS or field.many:
         return lambda data: _value(field, _unpack(dtype, data))
-    one, nothing = struct.Struct(f"<{_FORMATS[dtype]}"), _value(field, ())
+    one, nothing = struct.Struct(f"<{FORMATS[dtype]}"), _value(field, ())
     return lambda data: one.unpack_from(data)[0] if data else nothing
 
 
@@ -146,10 +145,10 @@ def _unpack(dtype: str, data: bytes) -> list[Any]:
             found.append(data[at + 4 : at + 4 + length].decode(errors="replace"))
             at += 4 + length
         return found
-    if dtype not in _FORMATS:
+    if dtype not in FORMATS:
         return []
-    size = struct.calcsize(_FORMATS[dtype])
-    return list(struct.unpack(f"<{len(data) // size}{_FORMATS[dtype]}", data))
+    size = struct.calcsize(FORMATS[dtype])
+    return list(struct.unpack(f"<{len(data) // size}{FORMATS[dtype]}", data))
 
 
 _NOTHING = {

@@ -20,6 +20,9 @@ MAX_GRAMMAR_BYTES = 65536
 MAX_BIASES = 1024  # tokens with a bias in one request
 BAN = -100.0  # the bias with which a token cannot be drawn
 
+FORMATS = {"INT32": "i", "UINT64": "Q", "FP32": "f", "BOOL": "?"}  # of `struct`, by Triton's names of datatypes
+WHOLE = {"INT32": (-(1 << 31), (1 << 31) - 1), "UINT64": (0, (1 << 64) - 1)}  # the lowest and the highest of each
+
 # The class whose attribute is the field's value unchanged: on the server for a request's, in the client for a
 # response's.
 SAMPLING, REQUEST, DELIVERY = (
@@ -206,7 +209,8 @@ OUTPUTS = (
 
 INPUT_BY_NAME = {field.name: field for field in INPUTS}
 OUTPUT_BY_NAME = {field.name: field for field in OUTPUTS}
-# The outputs of responses before the last, where the client names none: each one costs both sides time.
+# Each output of each response costs both sides time. A client that names some outputs gets these in every response. One
+# that names none, or all, which Triton cannot tell apart, gets these before the last response, without empty lists.
 EARLY = tuple(field.name for field in OUTPUTS if field.part == CHUNK and field.name != "slo_attainment")
 PROMPT = ("text_input", "input_ids")
 

@@ -27,7 +27,7 @@ class Front:
         self.upstream = Upstream("localhost:1", "localhost:2", self.deaths.fd, lambda: False)
 
     def patience(self, **settings: object) -> _BoundedResumption:
-        return _BoundedResumption(_request, settings, self.upstream, lambda: False)
+        return _BoundedResumption(_request, settings, self.upstream)
 
 
 @pytest.fixture

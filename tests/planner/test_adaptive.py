@@ -128,9 +128,7 @@ def test_greedy_and_random_rows_have_expectations_of_their_own() -> None:
     for _ in range(100):
         for kind, right, situation in ((False, 4, greedy), (True, 1, random)):
             trials = {("d", kind): Trials([4, 4], [right, right])}
-            expectations.update(
-                situation, 1, Outcome(0.02, 4 + right, 0.005, 0.01, verified=8, trials=trials), usual=True
-            )
+            expectations.update(situation, 1, Outcome(0.02, 4 + right, 0.005, 0.01, verified=8, trials=trials))
     high, low = (expectations.of(each).tokens[1] for each in (greedy, random))
     assert (high, low) == pytest.approx((8.0, 5.0), abs=0.1)
     half = Situation(4, 2, 1, 1, shares, sampled=(2,))

@@ -70,7 +70,7 @@ def test_expectations_follow_shifts_and_teach_them() -> None:
     situation = Situation(1, DEPTH, shares=(("draft", 1),))
     trials = Trials([1, 1, 0], [1, 0, 0], 3, 3, [(leaning, 2, 1)])
     for _ in range(30):
-        expectations.update(situation, 3, Outcome(0.01, 2, trials={("draft", False): trials}), usual=True)
+        expectations.update(situation, 3, Outcome(0.01, 2, trials={("draft", False): trials}))
     assert -1.0 < leaning.shift < 0.0, "at first more was expected of it, as of all"
     tokens = [expectations.of(replace(situation, shifts=((shift,),))).tokens[-1] for shift in (-2.0, 0.0, 2.0)]
     assert tokens == sorted(tokens)

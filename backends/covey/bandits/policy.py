@@ -44,10 +44,15 @@ class Situation:
         """Return how many rows draft if the policy chooses a depth above 0."""
         return sum(rows for _, rows in self.shares) if self.shares else self.rows
 
+    @property
+    def parts(self) -> tuple[tuple[str, int], ...]:
+        """Return the rows that draft, by drafter: `shares`, else all rows under ""."""
+        return self.shares or (("", max(1, self.rows)),)
+
     def kinds(self) -> list[tuple[Kind, int]]:
         """Return how many rows draft of each kind that there is."""
         found = []
-        for place, (name, rows) in enumerate(self.shares or (("", max(1, self.rows)),)):
+        for place, (name, rows) in enumerate(self.parts):
             sampled = self.sampled[place] if self.sampled else 0
             found += [((name, random), count) for random, count in ((False, rows - sampled), (True, sampled)) if count]
         return found
@@ -55,7 +60,7 @@ class Situation:
     def lags(self) -> Iterator[tuple[str, int, int]]:
         """Yield each drafter, its rows, and their mean lag. Catch-up reads rows packed, so its time follows the mean
         lag, not the longest."""
-        for place, (name, rows) in enumerate(self.shares or (("", self.rows),)):
+        for place, (name, rows) in enumerate(self.parts):
             yield name, rows, -(-self.missed[place] // rows) if self.missed else self.lag
 
     def asked(self, depth: int) -> int:
@@ -118,6 +123,7 @@ class LengthPolicy(Protocol):
     verified: int | None  # drafted tokens per row to verify, on average; None: all
     width: int | None  # lanes of the trees of its last choice; None: the most allowed
     listens: bool  # whether it learns from rounds that it was not asked about
+    teaches: bool  # whether it teaches the planner's expectations itself, which are its own
     patient: bool  # whether it may learn from a round after the next choice, while drafters work, to save time
 
     def choose(self, situation: Situation) -> int:
@@ -146,6 +152,7 @@ class Forgetful:
     verified: int | None = None
     width: int | None = None
     listens = False
+    teaches = False
     patient = False
 
     def prepare(self, situation: Situation) -> None:

@@ -13,7 +13,7 @@ from typing import Any
 from covey.front.failures import NotServed, refused
 from covey.process.log_about import only
 from covey_client.request import Request
-from covey_client.wire import INPUT_BY_NAME, MODEL, OUTPUT_BY_NAME, OUTPUTS, PROMPT, Field, unknown
+from covey_client.wire import INPUT_BY_NAME, MODEL, OUTPUT_BY_NAME, OUTPUTS, PROMPT, WHOLE, Field, unknown
 
 UNARY = "covey_unary"
 MODELS = (MODEL, UNARY)
@@ -30,7 +30,6 @@ MOST_ID = 256  # characters of a request's id
 MOST_DIMENSIONS = 8
 BYTES_OF_A_TOKEN = 4  # typical for text: a prompt of ids may be as long as one of text
 MOST_TEXTS = 4096  # in a list: no profile can allow more stop or bad words
-_WHOLE = {"INT32": (-(1 << 31), (1 << 31) - 1), "UINT64": (0, (1 << 64) - 1)}
 # The datatypes that are accepted for a field: whole numbers of any type, range-checked like those in JSON.
 DATATYPES = {"INT32": ("INT32", "INT64", "UINT32", "UINT64"), "UINT64": ("UINT64", "INT64", "UINT32", "INT32")}
 
@@ -43,7 +42,7 @@ class InferenceRequest:
     prompt: str | list[int]
     settings: Mapping[str, Any]
     stream: bool
-    outputs: tuple[str, ...]  # of each response, in the order of their table; none: all, and counts only at the end
+    outputs: tuple[str, ...]  # as the client named them, in the order of their table (`covey_client.wire.EARLY`)
     id: str = ""
     trace: str = ""  # the front's `traceparent`
 
@@ -142,8 +141,8 @@ def _check_count(field: Field, found: int) -> None:
 def checked(field: Field, values: Sequence[Any]) -> list[Any]:
     """Return the values if the table allows them. Raises InvalidRequest."""
     _check_count(field, len(values))
-    if field.many and field.dtype in _WHOLE and values:  # too many in a long prompt to check one by one in Python
-        low, high = _WHOLE[field.dtype]
+    if field.many and field.dtype in WHOLE and values:  # too many in a long prompt to check one by one in Python
+        low, high = WHOLE[field.dtype]
         if set(map(type, values)) != {int} or min(values) < low or max(values) > high:
             raise refused(field.name, values, f"a list of whole numbers, {field.dtype}")
         return list(values)
@@ -162,7 +161,7 @@ def _value(field: Field, value: Any) -> Any:
     if type(value) is not int and (field.dtype != "FP32" or type(value) is not float):
         raise refused(field.name, value, "a number" if field.dtype == "FP32" else "a whole number")
     low = struct.unpack("<f", struct.pack("<f", field.low))[0] if field.dtype == "FP32" else field.low
-    high = field.high if field.dtype == "FP32" else min(field.high, _WHOLE[field.dtype][1])
+    high = field.high if field.dtype == "FP32" else min(field.high, WHOLE[field.dtype][1])
     if not low <= value <= high or (field.above and value == low):  # NaN is in no range
         raise refused(field.name, value, f"{'above ' if field.above else ''}{field.low} to {high}")
     return value

@@ -49,7 +49,7 @@ class Upstream:
         options = [("grpc.enable_http_proxy", 0), ("grpc.max_reconnect_backoff_ms", 500)]
         self._channel = grpc.aio.insecure_channel(address.target, options)
         self._stub = service_pb2_grpc.GRPCInferenceServiceStub(self._channel)
-        self._draining = draining
+        self.draining = draining
         self._metrics, self._read_at = b"", -METRICS_SECONDS
         self._reading = asyncio.Lock()
         self._calls: weakref.WeakSet[_UpstreamCall] = weakref.WeakSet()
@@ -69,7 +69,7 @@ class Upstream:
     def answer(self, request: InferenceRequest, seconds: float) -> AsyncStream:
         """Return a stream of the answer's chunks, which calls again after a break (`AsyncStream`). Leaving it cancels
         the rest."""
-        resumption = _BoundedResumption(request.upstream_request, request.settings, self, self._draining)
+        resumption = _BoundedResumption(request.upstream_request, request.settings, self)
         deadline = Deadline.after(seconds)
 
         def call_server() -> _UpstreamCall:
@@ -86,7 +86,7 @@ class Upstream:
         ended."""
         while not drained():
             await self.look()
-            if not self._draining():
+            if not self.draining():
                 died = read(self._deaths_fd).last
                 for call in list(self._calls):
                     call.give_up_if_lost(died, time.monotonic())
@@ -159,14 +159,13 @@ class _BoundedResumption(Resumption):
         build: Callable[[Mapping[str, object]], Request],
         settings: Mapping[str, object],
         upstream: Upstream,
-        draining: Callable[[], bool],
     ) -> None:
         super().__init__(build, settings)
-        self._upstream, self._draining = upstream, draining
+        self._upstream = upstream
         self._deaths, self._most = upstream.deaths, DEATHS_BEFORE_ANYTHING
 
     def rest(self, error: CoveyClientError) -> float | None:
-        if self._draining():
+        if self._upstream.draining():
             return None
         return super().rest(error)
 

@@ -33,7 +33,7 @@ from __future__ import annotations
 import math
 
 from covey.bandits.policy import Outcome, Reason, Situation
-from covey.planner.expectations import Expectations, Expected
+from covey.planner.expectations import Expectations, Expected, crosses
 from covey.planner.switching import SwitchCosts
 from covey_client.costs.table import CostTable
 
@@ -56,6 +56,7 @@ class Adaptive:
     verified: int | None = None
     width: int | None = None
     listens = True
+    teaches = True
     patient = True
 
     def __init__(
@@ -134,11 +135,11 @@ class Adaptive:
             self._started = True
             self._bank += START * (outcome.seconds - outcome.catch_up_seconds)
         self._settle_up(situation, outcome, whole=True)
-        self.expectations.update(situation, depth, outcome, usual=not _crosses(situation.previous, depth))
+        self.expectations.update(situation, depth, outcome)
 
     def overhear(self, situation: Situation, depth: int, outcome: Outcome) -> None:
         self._settle_up(situation, outcome, whole=False)
-        self.expectations.overhear(situation, depth, outcome, usual=not _crosses(situation.previous, depth))
+        self.expectations.overhear(situation, depth, outcome)
 
     def _settle_up(self, situation: Situation, outcome: Outcome, *, whole: bool) -> None:
         """Charge the bank for the excess time of a round that explored drafting. Other rounds show how slow the device
@@ -209,11 +210,6 @@ class Adaptive:
         return together([of(name)(lag, rows) for name, rows, lag in situation.lags()])
 
 
-def _crosses(before: int, depth: int) -> bool:
-    """Return whether a change of depth begins or ends drafting; the first round after that teaches no costs."""
-    return (depth > 0) != (before > 0)
-
-
 def _stay(current: int, probe: int) -> int:
     """Return for how many rounds a depth is explored."""
-    return ACROSS if _crosses(current, probe) else 1
+    return ACROSS if crosses(current, probe) else 1

@@ -67,7 +67,6 @@ def build(
         drafters=chooser,
         selector=_selector(settings.selection, drafters, policy, setting, expectations),
         expectations=expectations,
-        teaches=not isinstance(policy, Adaptive),
     )
 
 

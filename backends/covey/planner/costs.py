@@ -69,7 +69,7 @@ class RoundCosts:
         self._overhead = Regression(np.ones(len(self._rows)), smooth(len(self._rows), 3.0, 0.5), noise=0.2)
         self._drafts: dict[str, Regression] = {}
         self._alone: set[str] = set()  # drafters that were measured while no other drafted
-        self._crowding = 0.0  # c
+        self._crowding = 0.0  # s
         self._rounds = 0
         if table is not None:
             self._start_from(table)

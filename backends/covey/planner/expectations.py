@@ -16,7 +16,7 @@ import numpy as np
 
 from covey.bandits.policy import DraftCall, Kind, Outcome, Situation
 from covey.planner.acceptance import FIRST, Acceptance
-from covey.planner.costs import Passes, RoundCosts, Shares
+from covey.planner.costs import Passes, RoundCosts
 from covey.planner.pass_curve import PassCurve
 from covey.planner.regression import Array
 from covey_client.costs.table import CostTable
@@ -70,7 +70,7 @@ class Expectations:
         rows = max(1, situation.rows)
         tokens, doubt = self._tokens(situation)
         passes = self._passes(situation)
-        lanes = tuple((name, count * situation.width) for name, count in _shares(situation))
+        lanes = tuple((name, count * situation.width) for name, count in situation.parts)
         mean, variance = self.costs.predict(rows, lanes, passes)
         seconds = mean.tolist()
         values = [count / time for count, time in zip(tokens, seconds)]
@@ -116,16 +116,16 @@ class Expectations:
         added: list[float] = self.costs.more(max(1, situation.rows), situation.prefill, passes).tolist()
         return added
 
-    def update(self, situation: Situation, depth: int, outcome: Outcome, *, usual: bool) -> None:
-        """Learn from a round that shows the cost of its depth; `usual` is false for the first round after a switch."""
-        if usual:
+    def update(self, situation: Situation, depth: int, outcome: Outcome) -> None:
+        """Learn from a round that shows the cost of its depth."""
+        if not crosses(situation.previous, depth):
             overhead = max(0.0, outcome.seconds - outcome.draft_seconds - outcome.verify_seconds)
             self._observe(situation, depth, outcome, overhead)
         self._count_acceptance(situation, outcome)
 
-    def overhear(self, situation: Situation, depth: int, outcome: Outcome, *, usual: bool) -> None:
+    def overhear(self, situation: Situation, depth: int, outcome: Outcome) -> None:
         """Learn from a round that shows neither the cost of its depth nor the overhead of rounds."""
-        if usual:
+        if not crosses(situation.previous, depth):
             self._observe(situation, depth, outcome, None)
         self._count_acceptance(situation, outcome)
 
@@ -142,7 +142,7 @@ class Expectations:
         draft = outcome.draft_seconds - outcome.catch_up_seconds
         calls = outcome.calls
         if calls is None:
-            calls = {name: DraftCall([rows] * depth, draft) for name, rows in _shares(situation) if depth}
+            calls = {name: DraftCall([rows] * depth, draft) for name, rows in situation.parts if depth}
         self.costs.observe(
             rows,
             calls,
@@ -223,6 +223,6 @@ class Expectations:
         return acceptance
 
 
-def _shares(situation: Situation) -> Shares:
-    """Return the rows that draft, by drafter; all rows under "" if the situation names no drafter."""
-    return situation.shares or (("", max(1, situation.rows)),)
+def crosses(before: int, depth: int) -> bool:
+    """Return whether a change of depth begins or ends drafting; the first round after that teaches no costs."""
+    return (depth > 0) != (before > 0)

@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
 
-from covey.bandits.policy import LengthPolicy, Reason, Situation
+from covey.bandits.policy import LengthPolicy, Outcome, Reason, Situation
 from covey.contracts.types import Trees
 from covey.planner.decisions import DecisionLog
 from covey.planner.drafters.policy import DrafterPolicy, First
@@ -46,9 +46,7 @@ class RoundPlanner:
         selector: Selector | None = None,
         drafters: DrafterPolicy | None = None,
         expectations: Expectations | None = None,
-        teaches: bool = True,
     ) -> None:
-        """The planner `teaches` the expectations unless they are the policy's own."""
         self.policy = policy
         self.decisions = DecisionLog(max_depth + 1)
         self.totals = PlannerTotals()
@@ -58,7 +56,6 @@ class RoundPlanner:
         self.selector = selector or VerifyAll()
         self._drafters = drafters or First()
         self._expectations = expectations
-        self._teaches = teaches
         self._previous = 0  # the deepest draft of the last round that decoded; 0 if the policy chose no drafts
         self._unlearnt: Round | None = None
         self._offers = Offers()
@@ -76,7 +73,7 @@ class RoundPlanner:
         width = self._width if self.policy.width is None else self.policy.width
         plan = lay_out(batch, whose, roster, budget, depth, width, self._max_depth)
         cap = capped(batch, plan, depth, situation.ceiling, self._max_depth) if situation.shares else ""
-        choice = Choice(situation, depth, reason, self._previous, cap)
+        choice = Choice(situation, depth, reason, cap)
         plan = replace(plan, why=assigned.why)
         if reason.word != "explore":  # offers would replace the drafts that exploration pays for
             plan = self._with_offers(plan, batch, situation, depth, budget)
@@ -146,7 +143,7 @@ class RoundPlanner:
         situation = choice.situation
         chosen = Counter(each for each in zip(done.plan.drafter, done.plan.why) if each[0])
         self.totals.draft(chosen)
-        if choice.previous == 0 and choice.depth > 0 and done.drafted.catch_up:
+        if situation.previous == 0 and choice.depth > 0 and done.drafted.catch_up:
             for name, rows, lag in situation.lags():
                 self._switch_costs.of(name).observe(lag, rows, done.drafted.catch_up.get(name, 0.0))
         if situation.rows and done.batch.decoding and (situation.shares or self.policy.listens):
@@ -158,12 +155,9 @@ class RoundPlanner:
         situation = choice.situation
         if outcome is not None:
             self.selector.learn(done, outcome)
-            if self._teaches and self._expectations is not None:
-                self._expectations.overhear(situation, lesson.played, outcome, usual=True)
-            if lesson.whole:
-                self.policy.update(situation, lesson.depth, outcome)
-            else:
-                self.policy.overhear(situation, lesson.played, outcome)
+            if not self.policy.teaches and self._expectations is not None:
+                _show(lesson, outcome, self._expectations)
+            _show(lesson, outcome, self.policy)
         if not situation.shares:
             return
         self.totals.add(
@@ -175,3 +169,11 @@ class RoundPlanner:
             seconds=lesson.seconds if lesson.whole else None,
         )
         self.decisions.add(lesson, drafters)
+
+
+def _show(lesson: Lesson, outcome: Outcome, learner: Expectations | LengthPolicy) -> None:
+    situation = lesson.choice.situation
+    if lesson.whole:
+        learner.update(situation, lesson.depth, outcome)
+    else:
+        learner.overhear(situation, lesson.played, outcome)

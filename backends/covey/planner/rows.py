@@ -47,11 +47,11 @@ def draft_tokens(
     batch: Batch, drafters: Sequence[str], roster: Roster, budget: int, depths: int, width: int
 ) -> tuple[int, ...]:
     """Return how many tokens all rows would be asked to draft by `lay_out`, for each depth from 0 to `depths`."""
-    serving = {name for name in roster.names if roster.serves(name)}
-    mine = [active for active, name in zip(batch.rows, drafters) if name in serving]
-    most = spare(batch, budget)
+    serving = _serving(roster)
+    pairs = [(active, serving[name]) for active, name in zip(batch.rows, drafters) if name in serving]
+    mine, most = [active for active, _ in pairs], spare(batch, budget)
     own = [own_depth(active, batch, depths) for active in mine]
-    limit = np.array([max(0, min(active.room - 1, most)) for active in mine], np.int64)
+    limit = np.array([_limit(active, most, positions) for active, positions in pairs], np.int64)
     lanes = np.array([1 if active.request.sampling.rule is Rule.REJECTION else width for active in mine], np.int64)
     asked = np.array([-1 if depth is None else depth for depth in own], np.int64)
     depth = np.minimum(np.where(asked < 0, np.arange(depths + 1)[:, None], asked), limit)
@@ -74,7 +74,7 @@ def lay_out(
     `own_depth`."""
     rows = len(batch.rows)
     depths, widths, names = [0] * rows, [1] * rows, [""] * rows
-    serving = {name: roster.positions(name) for name in roster.names if roster.serves(name)}
+    serving = _serving(roster)
     if serving:
         most = spare(batch, budget)
         for row, (active, name) in enumerate(zip(batch.rows, drafters)):
@@ -82,9 +82,18 @@ def lay_out(
                 continue
             names[row] = name
             own = own_depth(active, batch, deepest)
-            room = min(active.room - 1, most, serving[name] - active.num_tokens)
-            wanted = int(max(0, min(depth if own is None else own, room)))
+            wanted = min(depth if own is None else own, _limit(active, most, serving[name]))
             depths[row] = wanted
             if width > 1 and wanted and active.request.sampling.rule is not Rule.REJECTION:
                 widths[row] = max(1, min(width, most // wanted))
     return Plan(np.array(depths, np.int32), np.array(widths, np.int32), tuple(names))
+
+
+def _serving(roster: Roster) -> dict[str, float]:
+    """Return the positions of each drafter that can be asked."""
+    return {name: roster.positions(name) for name in roster.names if roster.serves(name)}
+
+
+def _limit(active: ActiveRequest, most: int, positions: float) -> int:
+    """Return the deepest draft of a row: by its room, the pass's, and its drafter's positions."""
+    return int(max(0, min(active.room - 1, most, positions - active.num_tokens)))

@@ -29,7 +29,6 @@ class Choice:
     situation: Situation
     depth: int
     reason: Reason
-    previous: int  # the deepest draft of the round before
     capped: str = ""  # the limit of the depth or of its rows' drafts
 
 

@@ -122,11 +122,11 @@ class SenderOutlet:
         self._wanted = asked.wanted
         self.needs_state = ASKS_FOR_STATE in asked.tensors
         # Triton names all outputs for a client that names none
-        self._chosen = not asked.wanted >= OUTPUT_BY_NAME.keys() or self.needs_state
+        self._all_each_time = not asked.wanted >= OUTPUT_BY_NAME.keys() or self.needs_state
 
     def send(self, chunk: Chunk) -> None:
         last = chunk.finish is not None
-        self._sender.send(response(outputs(chunk, whole=last or self._chosen), self._wanted), last=last)
+        self._sender.send(response(outputs(chunk, whole=last or self._all_each_time), self._wanted), last=last)
 
     def report(self, text: str) -> None:
         """Send the only response to an `inspect` request."""
