@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import socket
 import struct
 import subprocess
@@ -104,13 +105,16 @@ def test_reasons_that_are_not_a_model_s() -> None:
     assert log.reason('E1124 00:11:21.767456 1 server.cc:22] "no room"\n' + warned) == "no room"
 
 
-def test_a_port_that_is_taken_is_named() -> None:
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        listener.listen()
-        port = listener.getsockname()[1]
-        with pytest.raises(StartError, match=rf"port {port} on 127\.0\.0\.1 is not free .* by GRPC_PORT="):
-            preflight.with_ports(Options(http_port=FREE, grpc_port=port, metrics_port=FREE))
+def test_all_ports_that_are_taken_are_named() -> None:
+    with socket.socket() as one, socket.socket() as other:
+        for listener in (one, other):
+            listener.bind(("127.0.0.1", 0))
+            listener.listen()
+        ports = [listener.getsockname()[1] for listener in (one, other)]
+        with pytest.raises(StartError) as caught:
+            preflight.with_ports(Options(http_port=FREE, grpc_port=ports[0], metrics_port=ports[1]))
+    for port, variable in zip(ports, ("GRPC_PORT", "METRICS_PORT")):
+        assert re.search(rf"port {port} on 127\.0\.0\.1 is not free [^;]* by {variable}=", str(caught.value))
 
 
 def test_free_ports_are_chosen_and_differ() -> None:

@@ -57,22 +57,29 @@ def with_ports(options: Options) -> Options:
 
 
 def chosen(options: Options, host: str, names: Mapping[str, str], others: Collection[int] = ()) -> dict[str, Any]:
-    """Return these ports of the options with every FREE one chosen, outside `others`. Raises StartError for a port in
-    use, with the variable that chooses another."""
+    """Return these ports of the options with every FREE one chosen, outside `others`. Raises StartError for all ports
+    in use, with the variables that choose others."""
     found: dict[str, Any] = {}  # fields of Options
     held: list[socket.socket] = []
+    problems: list[str] = []
     try:
         for name in sorted(names, key=lambda name: bool(getattr(options, name) == FREE)):  # hold the named ones first
             port, taken = int(getattr(options, name)), {*others, *found.values()} - {FREE}
             if not 0 <= port <= 65535 or port in taken:
                 raise StartError(f"{name}: got {port}, allowed: 0 to 65535, different from this server's other ports")
-            held.append(listen(host, port, names[name]))
+            try:
+                held.append(listen(host, port, names[name]))
+            except StartError as error:
+                problems.append(str(error))
+                continue
             while held[-1].getsockname()[1] in taken:  # chosen for Triton, which does not listen yet
                 held.append(listen(host, port, names[name]))
             found[name] = held[-1].getsockname()[1]
     finally:
         for listener in held:
             listener.close()
+    if problems:
+        raise StartError("; ".join(dict.fromkeys(problems)))
     return found
 
 
