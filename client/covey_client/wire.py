@@ -168,7 +168,14 @@ INPUTS = (
 OUTPUTS = (
     Field("text_output", "BYTES", CHUNK, "the text since the last response", named="text"),
     Field("output_ids", "INT32", CHUNK, "its tokens", many=True, named="tokens"),
-    Field("output_log_probs", "FP32", CHUNK, "their log-probabilities, where asked for", many=True, named="log_probs"),
+    Field(
+        "output_log_probs",
+        "FP32",
+        CHUNK,
+        "their log-probabilities, with `return_log_probs`",
+        many=True,
+        named="log_probs",
+    ),
     Field("output_top_ids", "INT32", CHUNK, "the `top_logprobs` likeliest, token by token", many=True, named="top_ids"),
     Field(
         "output_top_log_probs",
@@ -178,7 +185,13 @@ OUTPUTS = (
         many=True,
         named="top_log_probs",
     ),
-    Field("prompt_ids", "INT32", CHUNK, "the prompt's tokens, in the first response, where asked for", many=True),
+    Field(
+        "prompt_ids",
+        "INT32",
+        CHUNK,
+        "with `return_prompt_log_probs`: the prompt's tokens, in the first response",
+        many=True,
+    ),
     Field("prompt_log_probs", "FP32", CHUNK, "their log-probabilities, from the second token on", many=True),
     Field("prompt_top_ids", "INT32", CHUNK, "the `top_logprobs` likeliest at the place of each of these", many=True),
     Field("prompt_top_log_probs", "FP32", CHUNK, "their log-probabilities", many=True),

@@ -24,7 +24,8 @@ class Front:
 
     def __init__(self) -> None:
         self.deaths = Deaths()
-        self.upstream = Upstream("localhost:1", "localhost:2", self.deaths.fd, lambda: False)
+        self.draining = False
+        self.upstream = Upstream("localhost:1", "localhost:2", self.deaths.fd, lambda: self.draining)
 
     def patience(self, **settings: object) -> _BoundedResumption:
         return _BoundedResumption(_request, settings, self.upstream)
@@ -58,3 +59,10 @@ def test_what_the_server_died_of_twice_is_not_asked_a_third_time(front: Front) -
     dies(front, patience)
     with pytest.raises(ServerError, match="died repeatedly"):
         dies(front, patience)
+
+
+def test_what_a_stop_breaks_off_says_so(front: Front) -> None:
+    front.draining = True
+    with pytest.raises(ConnectionLost, match="was stopped before the answer ended: ask again later"):
+        front.patience().rest(LOST)
+    assert front.patience().rest(ServerError("not healthy")) is None

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from covey.contracts.errors import SettingError
-from covey.launcher import default_model
+from covey.launcher import StartError, bundled, default_model
 from covey.launcher.options import Options, parse
 from covey.launcher.plan import GIB, plan
 from tests.launcher.test_pairs import PAIRS, made, made_head
@@ -73,4 +74,15 @@ def test_a_profile_of_the_users_that_names_no_model_is_told_of(
         default_model.chosen(Options(profile=str(tmp_path / "mine.toml"), model="/models/own"))
         assert not caplog.records
         default_model.chosen(Options(profile=str(tmp_path / "mine.toml")))
-    assert "sets no target.folder: serving the small test pair" in caplog.text
+    assert "has no target.folder: serving the small test pair; MODEL= names another" in caplog.text
+
+
+def test_a_copy_of_the_real_model_s_profile_serves_the_real_model(tmp_path: Path) -> None:
+    copy, here = tmp_path / "mine.toml", bundled.folder(tmp_path)
+    copy.write_text((Path("profiles/smollm2.toml")).read_text().replace('"adaptive"', '"fixed:3"'))
+    options = Options(profile=str(copy), state=tmp_path)
+    with pytest.raises(StartError, match=rf"needs {bundled.NAME} in .* fetches it, or give --model"):
+        default_model.chosen(options)
+    here.mkdir(parents=True)
+    assert default_model.chosen(options).model == str(here)
+    assert default_model.chosen(replace(options, model="/models/own")).model == "/models/own"

@@ -166,6 +166,8 @@ class _BoundedResumption(Resumption):
 
     def rest(self, error: CoveyClientError) -> float | None:
         if self._upstream.draining():
+            if isinstance(error, ConnectionLost):
+                raise ConnectionLost("the server was stopped before the answer ended: ask again later") from None
             return None
         return super().rest(error)
 

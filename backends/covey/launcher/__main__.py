@@ -100,7 +100,9 @@ def _serve(server: Server, frontend: front.Front | None) -> int:
         if frontend is not None:
             frontend.drain()
         began = time.monotonic()
-        if not server.stop():
+        if server.stop():
+            say("stopped; no request was broken off")
+        else:
             perhaps = "perhaps " if server.runs is None else ""
             say(f"stopped {perhaps}with requests in flight after {time.monotonic() - began:.0f} s")
     except KeyboardInterrupt:

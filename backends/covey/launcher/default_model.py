@@ -1,5 +1,5 @@
-"""Chooses the model when the user names none: the real model that `make setup` fetches, otherwise the small pair of the
-model repository."""
+"""Chooses the model when the user names none: the real model that `make setup` fetches, for its own profile and for
+others with its head, otherwise the small pair of the model repository."""
 
 from __future__ import annotations
 
@@ -14,28 +14,35 @@ from covey.launcher.options import Options
 from covey.runtimes.choice import may_have_gpu
 
 REAL_PROFILE, GPU_PROFILE = "smollm2", "gpu"
+HEAD = "draft_smollm2"  # of the real model
 FETCH = "python -m covey.launcher.bundled"
 
 log = logging.getLogger("covey.launcher")
 
 
 def chosen(options: Options, *, gpu: bool | None = None) -> Options:
-    """Return the options with a profile and, for the real model's profile, its folder. Raises StartError if the user
-    named that profile and the model is missing. `gpu` says whether there is a GPU; None: look."""
-    here = bundled.folder(options.state)
-    fetched = here.is_dir()
+    """Return the options with a profile and, for the real model's profiles, its folder. Raises StartError if the user
+    named such a profile and the model is missing. `gpu` says whether there is a GPU; None: look."""
+    fetched = bundled.folder(options.state).is_dir()
     if not options.profile:
         if not fetched and not options.model:
             log.warning("%s is missing (%s fetches it): serving the small test pair instead", bundled.NAME, FETCH)
         real = fetched and not options.model
-        own = GPU_PROFILE if options.model and (may_have_gpu() if gpu is None else gpu) else DEFAULT_PROFILE
-        options = replace(options, profile=REAL_PROFILE if real else own)
+        other = GPU_PROFILE if options.model and (may_have_gpu() if gpu is None else gpu) else DEFAULT_PROFILE
+        options = replace(options, profile=REAL_PROFILE if real else other)
     elif options.profile.endswith(".toml") and not options.model and options.bundled_repository():
-        target = profile.load(options.profile).target
-        if not target.folder and not target.emulated:
-            log.warning("%s sets no target.folder: serving the small test pair", options.profile)
-    if options.profile != REAL_PROFILE or options.model:
-        return options
-    if not fetched:
-        raise StartError(f"profile {REAL_PROFILE} needs {bundled.NAME} in {here}: {FETCH} fetches it, or give --model")
+        own = profile.load(options.profile)
+        if not own.target.folder and not own.target.emulated:
+            if own.target.head == HEAD:
+                return _with_real_model(options)
+            log.warning("%s has no target.folder: serving the small test pair; MODEL= names another", options.profile)
+    return options if options.profile != REAL_PROFILE or options.model else _with_real_model(options)
+
+
+def _with_real_model(options: Options) -> Options:
+    here = bundled.folder(options.state)
+    if not here.is_dir():
+        raise StartError(
+            f"profile {options.profile} needs {bundled.NAME} in {here}: {FETCH} fetches it, or give --model"
+        )
     return replace(options, model=str(here))

@@ -81,7 +81,7 @@ def _front(options: Options) -> tuple[str, str]:
     route, asked = ("chat/completions", CHAT) if chats else ("completions", '"prompt": "Once upon a time"')
     return (
         f"""  curl -s {http}/v1/{route}{key} -d '{{{asked}, "max_tokens": 64}}'\n""",
-        f"For strangers: {http}, OpenAI's API at {http}/v1, gRPC {host}:{options.front_grpc_port}.\n",
+        f"For untrusted callers: {http}, OpenAI's API at {http}/v1, gRPC {host}:{options.front_grpc_port}.\n",
     )
 
 
@@ -99,8 +99,9 @@ def ready_message(
         typed += " Invariant numerics are not available for it here: texts may differ at near-ties."
     said = "\nIt is emulated: a hash makes the texts and a cost table the timings; no model runs." if emulated else ""
     openai, strangers = _front(options)
-    model = _short(preflight.target_folder(options))
-    return f"""Covey is ready. It serves {model}. Log: {log_file}{typed}{said}{_drafters(options, left_out)}
+    policy = options.deployment().speculation.policy
+    serves = f"{_short(preflight.target_folder(options))} by profile {options.profile}, policy {policy}"
+    return f"""Covey is ready. It serves {serves}. Log: {log_file}{typed}{said}{_drafters(options, left_out)}
 
 {openai}  curl -s http://{http}/v2/models/covey/generate -d {body}}}'
   curl -sN http://{http}/v2/models/covey/generate_stream -d {body}, "stream": true}}'

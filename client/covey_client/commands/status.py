@@ -85,7 +85,7 @@ def _print(found: status.Status, address: str, *, whole: bool) -> None:
     served = defaultdict(lambda: "?", {name: printable(said) for name, said in found.served.items()})
     if served:
         console.print(f"{served['target']}: on {served['device']}, {served['dtype']}, numerics {served['numerics']}")
-        ends = f"tokens {served['end_tokens']} end a text" if served.get("end_tokens") else "no token ends a text"
+        ends = f"a text ends at token {served['end_tokens']}" if served.get("end_tokens") else "no token ends a text"
         template = "chat template" if served.get("chat_template") == "yes" else "no chat template"
         if "longest" in served:
             room = f"up to {served['longest']} tokens in a request, {served['pool_tokens']} in the KV pool"
