@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from covey.contracts.profile import Profile
+from covey.launcher import bundled, default_model
 from covey.launcher.options import Options
 from covey.models.identity import files_of
 from covey.runtimes.budget import DRAFTER, SERVER
@@ -24,6 +25,9 @@ def asks(own: Profile, model: str) -> dict[str, float]:
         if own.target.device == "cuda":
             gpus = 1
         elif not own.target.emulated:
-            folder = Path(model or own.target.folder or Options().repository_folder() / TARGET / "1")
+            options = Options()
+            real = own.target.head == default_model.HEAD
+            bundled_here = bundled.folder(options.state) if real else options.repository_folder() / TARGET / "1"
+            folder = Path(model or own.target.folder or bundled_here)
             memory += (own.target.kv_memory_mb << 20) + sum(path.stat().st_size for path in files_of(folder))
     return {"num_cpus": cpus, "num_gpus": gpus, "memory": memory}

@@ -14,6 +14,7 @@ import yaml
 from ray.serve.schema import DeploymentSchema, ServeDeploySchema
 
 from covey.contracts import profile
+from covey.launcher import bundled
 from covey_ray.asked import LONGEST, SESSION, routed_by
 from covey_ray.resources import asks
 from covey_ray.settings import Settings
@@ -85,3 +86,12 @@ def test_the_page_says_what_serve_and_its_application_take(block: str) -> None:
     for deployment in found.get("deployments", ()):
         made = DeploymentSchema.model_validate(deployment)
         assert made.name in ("Server", "Ingress")
+
+
+def test_the_real_model_s_profile_asks_for_its_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COVEY_MODELS", str(tmp_path))
+    own, folder = profile.load("smollm2"), bundled.folder(tmp_path)
+    missing = asks(own, "")["memory"]
+    folder.mkdir()
+    (folder / "model.safetensors").write_bytes(bytes(5000))
+    assert asks(own, "")["memory"] - missing == 5000

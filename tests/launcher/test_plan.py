@@ -77,7 +77,10 @@ def test_a_profile_of_the_users_that_names_no_model_is_told_of(
     assert "has no target.folder: serving the small test pair; MODEL= names another" in caplog.text
 
 
-def test_a_copy_of_the_real_model_s_profile_serves_the_real_model(tmp_path: Path) -> None:
+def test_a_copy_of_the_real_model_s_profile_serves_the_real_model(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("COVEY_MODELS", raising=False)
     copy, here = tmp_path / "mine.toml", bundled.folder(tmp_path)
     copy.write_text((Path("profiles/smollm2.toml")).read_text().replace('"adaptive"', '"fixed:3"'))
     options = Options(profile=str(copy), state=tmp_path)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import threading
 from collections import Counter
 from typing import Any
 from unittest.mock import MagicMock
@@ -13,7 +14,7 @@ import pytest
 from covey.contracts.errors import Overloaded, PortError
 from covey.contracts.types import NO_OBJECTIVE, Finish, Objective, Progress, Request, Sampling
 from covey.requests.rounds import RoundRecord
-from covey.text.streaming import Streamer
+from covey.text.streaming import REFUSED, Streamer
 from covey_client.status import KEY
 from tests.fakes import ManualClock
 from tests.public_model.worlds import Outlet
@@ -172,7 +173,7 @@ def test_the_figures_that_status_shows_first_are_metrics_of_the_server(monkeypat
     assert {key.partition("{")[0] for key in KEY} <= {*COUNTERS, *GAUGES, *means}
 
 
-def test_rounds_are_counted_by_the_flushing_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rounds_are_counted_with_a_flush(monkeypatch: pytest.MonkeyPatch) -> None:
     bench = Bench(monkeypatch)
     record = RoundRecord(
         **dict.fromkeys(("rows", "decoding", "trees", "running", "waiting"), 1),
@@ -192,3 +193,22 @@ def test_rounds_are_counted_by_the_flushing_thread(monkeypatch: pytest.MonkeyPat
     assert found["covey_preemptions_total"] == 2, "a record has their number so far"
     assert found["covey_round_seconds_total"] == 3 * (0.5 + 0.5 + 0.5 + 0.5)
     assert found["covey_spec_decode_num_draft_tokens_total"] == 12
+
+
+def test_the_flushing_thread_counts_rounds_and_survives_one_that_it_cannot_count(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    bench, counting = Bench(monkeypatch), []
+
+    def count(record: RoundRecord) -> None:
+        counting.append(threading.current_thread().name)
+        raise ValueError(record)
+
+    monkeypatch.setattr(bench.metrics, "_count", count)
+    for _ in range(3):
+        bench.metrics.round(MagicMock())
+    bench.metrics.refused(NO_OBJECTIVE)
+    bench.metrics.stop()
+    assert counting == ["metrics"], "what failed once is not called again"
+    assert bench.counted.totals["covey_requests_total", "", REFUSED] == 1
+    assert "metrics failed and stays off" in caplog.text

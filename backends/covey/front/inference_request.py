@@ -197,4 +197,5 @@ def _outputs(names: Sequence[str]) -> tuple[str, ...]:
     for name in names:
         if name not in OUTPUT_BY_NAME:
             raise refused("outputs", name, "names of the response, which the model's metadata has")
-    return tuple(field.name for field in OUTPUTS if field.name in names) if len({*names}) < len(OUTPUTS) else ()
+    every = len({*names, *NEEDED}) == len(OUTPUTS)  # with those that resuming needs, which `covey` takes for none
+    return () if every else tuple(field.name for field in OUTPUTS if field.name in names)

@@ -28,7 +28,7 @@ from covey_client.errors import Cancelled, ConnectionLost, CoveyClientError, Ser
 from covey_client.grpc_transport import AsyncGrpcTransport
 from covey_client.request import Request
 from covey_client.response import Chunk
-from covey_client.resumption import Resumption
+from covey_client.resumption import CannotGoOn, Resumption
 from covey_client.wire import MODEL
 
 LOOK_SECONDS = 0.25
@@ -166,7 +166,7 @@ class _BoundedResumption(Resumption):
 
     def rest(self, error: CoveyClientError) -> float | None:
         if self._upstream.draining():
-            if isinstance(error, ConnectionLost):
+            if isinstance(error, ConnectionLost) and not isinstance(error, CannotGoOn):
                 raise ConnectionLost("the server was stopped before the answer ended: ask again later") from None
             return None
         return super().rest(error)

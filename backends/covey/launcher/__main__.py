@@ -80,7 +80,7 @@ def _serving(server: Server) -> str:
 
 
 def _serve(server: Server, frontend: front.Front | None) -> int:
-    restarts = Restarts(time.monotonic)
+    restarts, up = Restarts(time.monotonic), True
     try:
         while True:
             try:
@@ -90,9 +90,11 @@ def _serve(server: Server, frontend: front.Front | None) -> int:
                 time.sleep(LOOK_SECONDS)
             except ServerDied as error:
                 say(f"covey: {error}")
+                up = False
                 server.kill()
                 if not _started_again(server, restarts, frontend.check if frontend is not None else lambda: None):
                     return DIED
+                up = True
     except KeyboardInterrupt:
         pass
     try:
@@ -101,7 +103,7 @@ def _serve(server: Server, frontend: front.Front | None) -> int:
             frontend.drain()
         began = time.monotonic()
         if server.stop():
-            say("stopped; no request was broken off")
+            say("stopped; no request was broken off" if up else "stopped")
         else:
             perhaps = "perhaps " if server.runs is None else ""
             say(f"stopped {perhaps}with requests in flight after {time.monotonic() - began:.0f} s")

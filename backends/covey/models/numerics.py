@@ -31,7 +31,10 @@ _SECONDS = 1.0  # for the sweep over row counts of each matrix, and for one over
 _AT_LEAST = 5  # row counts of each matrix, and long contexts, that are tried however long they take
 _LANES = 32  # in a trial of products; fewer if they have many results
 _RESULTS = 20_000  # compared for each shape; one in thousands may differ
-_RESULTS_OF_MATRIX = 1_000_000  # of rows of their own; AMX sums one in 40,000 otherwise
+_RESULTS_OF_MATRIX = (
+    1_000_000  # compared for each of up to MANY rows, if there is time: AMX sums one in 40,000 otherwise
+)
+MANY = 33
 FAR = 24  # lengths beyond two spans to try, if there is time
 FAR_QUERIES = (*FEW, 16, QUERY_TILE)  # query counts at those lengths
 
@@ -92,13 +95,13 @@ def _invariant(matrix: Matrix, counts: Sequence[int], dtype: torch.dtype, device
                     shape = f"{columns} x {matrix.width}"
                     log.info("a %s matrix: tried %d of %d row counts, up to %d", shape, place, len(counts), count - 1)
                 return True
-            places = 64 if count <= 4 else 8 if count <= 33 else 1  # few rows differ in few places: try more places
+            places = 64 if count <= 4 else 8 if count <= MANY else 1  # few rows differ in few places: try more places
             for start in range(0, most - count + 1, count if tried else max(1, most // places)):
                 alone = matrix.apply(rows[start : start + count].clone())
                 if not torch.equal(alone, expected[start : start + count]):
                     return False
         tried += most * columns
-        counts = sorted({*counts[:4], *counts[:: max(1, len(counts) // 8)], most})  # other rows: a few counts suffice
+        counts = [count for at, count in enumerate(counts) if count <= MANY or at % 8 == 0 or count == most]
     return True
 
 

@@ -19,6 +19,7 @@ from covey.text.streaming import REFUSED, Served
 from covey.tritonio.drafts import Drafts
 
 FLUSH_SECONDS = 0.25
+MOST_ROUNDS = 10_000  # kept for a flush, should the flushing thread have ended
 
 SET_ASIDE = {
     "covey_set_aside_total": "Parts that failed to plan, learn or observe: the model serves without them until its "
@@ -146,7 +147,7 @@ class Metrics:
         self._added: dict[tuple[str, Labels], float] = defaultdict(float)
         self._set: dict[tuple[str, Labels], float] = {}
         self._observed: list[tuple[str, float]] = []
-        self._rounds = deque[RoundRecord]()  # not counted yet
+        self._rounds = deque[RoundRecord](maxlen=MOST_ROUNDS)  # not counted yet
         self._drafts = Drafts()
         self._guard = guard or Guard()
         self._followed: list[Totals] = [self._guard.figures, self._drafts.totals]
