@@ -26,8 +26,7 @@ def asks(own: Profile, model: str) -> dict[str, float]:
             gpus = 1
         elif not own.target.emulated:
             options = Options()
-            real = own.target.head == default_model.HEAD
-            bundled_here = bundled.folder(options.state) if real else options.repository_folder() / TARGET / "1"
-            folder = Path(model or own.target.folder or bundled_here)
+            real, pair = bundled.folder(options.state), options.repository_folder() / TARGET / "1"
+            folder = Path(model or own.target.folder or (real if default_model.means_real_model(own) else pair))
             memory += (own.target.kv_memory_mb << 20) + sum(path.stat().st_size for path in files_of(folder))
     return {"num_cpus": cpus, "num_gpus": gpus, "memory": memory}

@@ -222,8 +222,8 @@ OUTPUTS = (
 
 INPUT_BY_NAME = {field.name: field for field in INPUTS}
 OUTPUT_BY_NAME = {field.name: field for field in OUTPUTS}
-# Each output of each response costs both sides time. A client that names some outputs gets these in every response. One
-# that names none, or all, which Triton cannot tell apart, gets these before the last response, without empty lists.
+# The outputs of a response before the last, less empty lists: each one costs both sides time. A client that names some
+# outputs gets those in every response. To Triton, one that names none is one that names all.
 EARLY = tuple(field.name for field in OUTPUTS if field.part == CHUNK and field.name != "slo_attainment")
 PROMPT = ("text_input", "input_ids")
 

@@ -1,4 +1,4 @@
-"""What models take of a GPU's memory is said on a machine that has none; where there is one, its profile is taken."""
+"""A plan says how much of a GPU's memory models take, on a machine without one. Which profile and model are chosen."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from covey.contracts import profile
 from covey.contracts.errors import SettingError
 from covey.launcher import StartError, bundled, default_model
 from covey.launcher.options import Options, parse
@@ -82,7 +83,7 @@ def test_a_copy_of_the_real_model_s_profile_serves_the_real_model(
 ) -> None:
     monkeypatch.delenv("COVEY_MODELS", raising=False)
     copy, here = tmp_path / "mine.toml", bundled.folder(tmp_path)
-    copy.write_text((Path("profiles/smollm2.toml")).read_text().replace('"adaptive"', '"fixed:3"'))
+    copy.write_text((profile.profiles_folder() / "smollm2.toml").read_text().replace('"adaptive"', '"fixed:3"'))
     options = Options(profile=str(copy), state=tmp_path)
     with pytest.raises(StartError, match=rf"needs {bundled.NAME} in .* fetches it, or give --model"):
         default_model.chosen(options)

@@ -144,6 +144,7 @@ def test_the_command_serves_until_it_is_told_to_stop(canned_folder: Make) -> Non
         assert process.pid not in [each.pid for each in running._read()]
         assert process.returncode == 0
         assert "loaded covey (1/1)" in errors
+        assert "stopped; no request was broken off" in errors
         assert "Traceback" not in errors
 
 
@@ -158,6 +159,7 @@ def test_a_second_interrupt_stops_at_once(canned_folder: Make) -> None:
             process.send_signal(signal.SIGINT)
             _, errors = process.communicate(timeout=5)
             assert process.returncode == 0
+            assert "no request was broken off" not in errors
             assert "Traceback" not in errors
             with pytest.raises(CoveyClientError):
                 list(stream)

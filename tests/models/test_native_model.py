@@ -103,7 +103,7 @@ def test_greedy_text_is_that_of_generate(name: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", SERVED)
 def test_logits_are_near_those_of_transformers(name: str, tmp_path: Path) -> None:
-    """In bfloat16 as near as transformers' own are, at positions beyond those that a rotary embedding is from, too."""
+    """In bfloat16 as near as transformers' own. Also at positions beyond those that a rotary embedding is from."""
     folder = built(tmp_path, name)
     (row,) = prompts(np.random.default_rng(3), 97, 120)
 

@@ -46,7 +46,7 @@ def test_every_count_that_passes_are_padded_to_is_tried(limit: int, odd: int) ->
 
 @pytest.mark.parametrize("few", [1, 2, 5, 7, 12])
 def test_small_matrices_of_which_one_result_in_40_000_differs_are_seen(few: int) -> None:
-    """Where AMX multiplies, PyTorch sums so rarely in another order that one trial of all row counts misses it."""
+    """PyTorch's products on AMX differ so seldom that one trial of all row counts misses it."""
 
     def apply(rows: torch.Tensor) -> torch.Tensor:
         rows = torch.cat([rows, rows + 1, rows + 2], 1)
@@ -94,9 +94,8 @@ Library: TypeAlias = Callable[[Callable[[int, int], bool]], None]
 
 @pytest.fixture
 def library(monkeypatch: pytest.MonkeyPatch) -> Library:
-    """Puts products in place of the hardware's that are right to the last bit, whatever their shape, but for those of
-    so many rows and keys as `differs` says: of these one result in 4,001 is rounded otherwise. So rare were
-    differences seen."""
+    """Replaces the hardware's products by ones that are right to the last bit, whatever their shape. For the rows and
+    keys that `differs` names, one result in 4,001 is rounded otherwise, about as seldom as on real hardware."""
     bmm, baddbmm = torch.bmm, torch.baddbmm
 
     def put(differs: Callable[[int, int], bool]) -> None:

@@ -190,6 +190,36 @@ def test_rounds_with_prefill_are_only_overheard() -> None:
     assert [entry.learnt for entry in serving.planner.decisions.latest()][-2:] == [False, True]  # type: ignore[union-attr]
 
 
+class Noted(Expectations):
+    """Notes what it is taught."""
+
+    def __init__(self) -> None:
+        super().__init__(4, 8)
+        self.told: list[tuple[Situation, int, Outcome]] = []
+        self.overheard: list[tuple[Situation, int, Outcome]] = []
+
+    def update(self, situation: Situation, depth: int, outcome: Outcome) -> None:
+        self.told.append((situation, depth, outcome))
+
+    def overhear(self, situation: Situation, depth: int, outcome: Outcome) -> None:
+        self.overheard.append((situation, depth, outcome))
+
+
+@pytest.mark.parametrize("teaches", [False, True])
+def test_expectations_learn_what_the_policy_learns_unless_it_teaches_them(teaches: bool) -> None:
+    policy, noted = Listed(2), Noted()
+    policy.teaches = teaches
+    serving = Serving(planner(policy, expectations=noted))
+    serving.engine.submit(request(0, [1, 2, 3], 30))
+    serving.run(3)
+    serving.engine.submit(request(1, [4] * 20, 30))
+    serving.run()
+    assert policy.told
+    assert policy.overheard
+    assert noted.told == ([] if teaches else policy.told)
+    assert noted.overheard == ([] if teaches else policy.overheard)
+
+
 def test_a_policy_knows_how_many_rows_wait_for_their_prompts() -> None:
     """Both prompts at first, of which one pass holds only the first; then the second."""
     policy = Listed(0)

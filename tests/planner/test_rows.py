@@ -1,4 +1,4 @@
-"""What each row of a batch is asked for, whatever plans."""
+"""The depth and width that each row of a batch gets, with any planner."""
 
 from __future__ import annotations
 

@@ -15,11 +15,11 @@ EXTENSIONS = ("generate", "binary_tensor_data", "parameters")
 
 def values(chunk: Chunk, names: Sequence[str]) -> dict[str, list[Any]]:
     """Return a list for each field, even for fields with one value. No names: all that the response has."""
-    found = {}
-    for name in names or (OUTPUT_BY_NAME if chunk.finish_reason else EARLY):
+    found, early = {}, not names and not chunk.finish_reason
+    for name in names or (EARLY if early else OUTPUT_BY_NAME):
         field = OUTPUT_BY_NAME[name]
         value = getattr(chunk.usage if field.part == USAGE else chunk, field.attribute)
-        if names or value or not field.many or chunk.finish_reason or name == "output_ids":
+        if value or not (early and field.many) or name == "output_ids":
             found[name] = list(value) if field.many else [value]
     return found
 

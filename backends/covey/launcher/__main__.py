@@ -80,7 +80,7 @@ def _serving(server: Server) -> str:
 
 
 def _serve(server: Server, frontend: front.Front | None) -> int:
-    restarts, up = Restarts(time.monotonic), True
+    restarts = Restarts(time.monotonic)
     try:
         while True:
             try:
@@ -90,20 +90,18 @@ def _serve(server: Server, frontend: front.Front | None) -> int:
                 time.sleep(LOOK_SECONDS)
             except ServerDied as error:
                 say(f"covey: {error}")
-                up = False
                 server.kill()
                 if not _started_again(server, restarts, frontend.check if frontend is not None else lambda: None):
                     return DIED
-                up = True
     except KeyboardInterrupt:
         pass
     try:
         say("draining: waiting for requests in flight; Ctrl-C again stops at once")
         if frontend is not None:
             frontend.drain()
-        began = time.monotonic()
+        began, ran = time.monotonic(), server.running
         if server.stop():
-            say("stopped; no request was broken off" if up else "stopped")
+            say("stopped; no request was broken off" if ran else "stopped")  # an ended server has lost its requests
         else:
             perhaps = "perhaps " if server.runs is None else ""
             say(f"stopped {perhaps}with requests in flight after {time.monotonic() - began:.0f} s")

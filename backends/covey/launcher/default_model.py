@@ -1,5 +1,5 @@
-"""Chooses the model when the user names none: the real model that `make setup` fetches, for its own profile and for
-others with its head, otherwise the small pair of the model repository."""
+"""Chooses the model when the user names none. The real model that `make setup` fetches is for its own profile and for
+others with its head. All other profiles get the small pair of the model repository."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import logging
 from dataclasses import replace
 
 from covey.contracts import profile
-from covey.contracts.profile import DEFAULT_PROFILE
+from covey.contracts.profile import DEFAULT_PROFILE, Profile
 from covey.launcher import bundled
 from covey.launcher.errors import StartError
 from covey.launcher.options import Options
@@ -33,10 +33,15 @@ def chosen(options: Options, *, gpu: bool | None = None) -> Options:
     elif options.profile.endswith(".toml") and not options.model and options.bundled_repository():
         own = profile.load(options.profile)
         if not own.target.folder and not own.target.emulated:
-            if own.target.head == HEAD:
+            if means_real_model(own):
                 return _with_real_model(options)
             log.warning("%s has no target.folder: serving the small test pair; MODEL= names another", options.profile)
     return options if options.profile != REAL_PROFILE or options.model else _with_real_model(options)
+
+
+def means_real_model(own: Profile) -> bool:
+    """Return whether a profile without a target's folder is for the real model."""
+    return own.target.head == HEAD
 
 
 def _with_real_model(options: Options) -> Options:

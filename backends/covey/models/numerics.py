@@ -31,10 +31,8 @@ _SECONDS = 1.0  # for the sweep over row counts of each matrix, and for one over
 _AT_LEAST = 5  # row counts of each matrix, and long contexts, that are tried however long they take
 _LANES = 32  # in a trial of products; fewer if they have many results
 _RESULTS = 20_000  # compared for each shape; one in thousands may differ
-_RESULTS_OF_MATRIX = (
-    1_000_000  # compared for each of up to MANY rows, if there is time: AMX sums one in 40,000 otherwise
-)
-MANY = 33
+_RESULTS_OF_MATRIX = 1_000_000  # compared for each count of up to _MANY rows: AMX sums one in 40,000 otherwise
+_MANY = 33  # rows; of larger counts, only some are tried with more than one draw of rows
 FAR = 24  # lengths beyond two spans to try, if there is time
 FAR_QUERIES = (*FEW, 16, QUERY_TILE)  # query counts at those lengths
 
@@ -86,22 +84,22 @@ def _invariant(matrix: Matrix, counts: Sequence[int], dtype: torch.dtype, device
     until = time.thread_time() + _SECONDS
     most, columns, tried = counts[-1], max(1, matrix.count // matrix.width), 0
     generator = torch.Generator().manual_seed(1)
+    again = [count for at, count in enumerate(counts) if count <= _MANY or at % 8 == 0 or count == most]
     while tried < _RESULTS_OF_MATRIX:
         rows = torch.randn(most, matrix.width, generator=generator).to(device, dtype)
         expected = matrix.apply(rows)
-        for place, count in enumerate(counts):
+        for place, count in enumerate(again if tried else counts):
             if place >= _AT_LEAST and time.thread_time() > until:
                 if not tried:
                     shape = f"{columns} x {matrix.width}"
                     log.info("a %s matrix: tried %d of %d row counts, up to %d", shape, place, len(counts), count - 1)
                 return True
-            places = 64 if count <= 4 else 8 if count <= MANY else 1  # few rows differ in few places: try more places
+            places = 64 if count <= 4 else 8 if count <= _MANY else 1  # few rows differ in few places: try more places
             for start in range(0, most - count + 1, count if tried else max(1, most // places)):
                 alone = matrix.apply(rows[start : start + count].clone())
                 if not torch.equal(alone, expected[start : start + count]):
                     return False
         tried += most * columns
-        counts = [count for at, count in enumerate(counts) if count <= MANY or at % 8 == 0 or count == most]
     return True
 
 

@@ -4,9 +4,9 @@ Time is counted in tokens that plain decoding emits meanwhile. A row takes the f
 that gains most: accepted(m) - m * draft_cost. It does so only if that exceeds the gain of its planned drafts. The cost
 of a draft comes from the curve of passes (`Expectations.draft_cost`).
 
-The first draft of a round costs more, and the curve does not show all of it: among plain rounds the target begins each
-pass early, and it does so again only some rounds after one with drafts. So the cost is measured for each batch size:
-rounds of n rows that took offers cost
+The first draft of a round costs more than the curve shows. Among plain rounds the target begins each pass early, and it
+does so again only some rounds after one with drafts. So the cost is measured for each batch size. Rounds of n rows that
+took offers cost
 
     cost = n (their seconds + what the next plain rounds take longer than usual) / plain rounds' seconds - n
 

@@ -172,6 +172,7 @@ class RoundPlanner:
 
 
 def _show(lesson: Lesson, outcome: Outcome, learner: Expectations | LengthPolicy) -> None:
+    """Let a learner learn the lesson, or overhear a round that does not show the cost of its depth."""
     situation = lesson.choice.situation
     if lesson.whole:
         learner.update(situation, lesson.depth, outcome)

@@ -29,7 +29,7 @@ from covey_client.response import Chunk
 from covey_client.wire import MODEL
 
 GRAMMAR = "grammar_lark"
-# The outputs of each response where usage is wanted in each
+# The outputs to name where usage is wanted in each response.
 OUTPUTS = (
     *NEEDED,
     *("num_input_tokens", "num_output_tokens", "num_reused_tokens", "slo_attainment"),
@@ -132,8 +132,9 @@ def _inference_requests(
     requests = []
     for prompt in found:
         tensor = {"text_input": [prompt]} if isinstance(prompt, str) else {"input_ids": prompt}
-        made = InferenceRequest.of(MODEL, {**tensor, **common}, prompt_bytes=gateway.prompt_bytes)
-        requests.append(replace(made, outputs=outputs))
+        requests.append(
+            InferenceRequest.of(MODEL, {**tensor, **common}, prompt_bytes=gateway.prompt_bytes, outputs=outputs)
+        )
     numbers = range(given.n)
     return tuple(replace(each, settings=of_choice(each.settings, number)) for each in requests for number in numbers)
 

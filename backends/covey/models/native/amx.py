@@ -67,9 +67,9 @@ def _shaped(module: Any, builder: Any, shape: Any) -> None:
     now = builder.alloca(ir.ArrayType(_I8, LINE))
     now.align = LINE
     builder.call(store, [now])
-    has, same = builder.ptrtoint(now, _I64), ir.Constant(ir.IntType(1), 1)
+    present, same = builder.ptrtoint(now, _I64), ir.Constant(ir.IntType(1), 1)
     for at in _SHAPED:
-        places = [builder.inttoptr(builder.add(each, _I64(at)), _POINTER) for each in (has, shape)]
+        places = [builder.inttoptr(builder.add(each, _I64(at)), _POINTER) for each in (present, shape)]
         same = builder.and_(
             same, builder.icmp_signed("==", *(builder.load(each, typ=_I64, align=8) for each in places))
         )
