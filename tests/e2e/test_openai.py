@@ -83,7 +83,7 @@ def test_usage_may_come_with_every_event(asking: openai.OpenAI) -> None:
     counts = [each.completion_tokens for each in found if each]
     assert len(counts) == len(found) > 2
     assert counts == sorted(counts)
-    assert counts[0] < counts[-1] == counts[-2]
+    assert 0 < counts[0] < counts[-1] == counts[-2]
 
 
 def test_several_choices_draw_by_seeds_of_their_own(asking: openai.OpenAI, direct: Client) -> None:
