@@ -121,7 +121,7 @@ class SenderOutlet:
         self._sender = sender
         self._wanted = asked.wanted
         self.needs_state = ASKS_FOR_STATE in asked.tensors
-        # Triton names all outputs for a client that names none. The ensemble makes the text itself and names the others.
+        # Triton names all outputs for a client that names none. The ensemble names some: it makes the text itself.
         self._all_each_time = not asked.wanted >= OUTPUT_BY_NAME.keys()
 
     def send(self, chunk: Chunk) -> None:
