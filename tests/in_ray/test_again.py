@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from covey_ray.again import CannotGoOn, Told
@@ -92,6 +92,7 @@ CUTS = st.lists(st.integers(0, 1000), max_size=8)
 TURNS = st.lists(st.integers(0, 1), max_size=40)
 
 
+@settings(deadline=None)
 @given(
     st.sampled_from([chat, completion]),
     st.lists(st.tuples(CUTS, CUTS, TURNS, st.integers(0, 60)), min_size=1, max_size=4),
