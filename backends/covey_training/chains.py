@@ -10,6 +10,7 @@ from __future__ import annotations
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from rich.console import Console
@@ -20,12 +21,25 @@ from covey.contracts.errors import SettingError
 from covey_training.head_model import Head
 from covey_training.numbers import mixed
 from covey_training.optimiser import Clock
-from covey_training.sampling import Sample
 
 DEPTH = 5
 NO_LIMIT = Clock(None)
 ROWS, NUMBERS = 8, 1 << 25  # samples that are read together at most, and numbers of their logits
 NGRAMS = "n-gram"
+
+
+@dataclass(frozen=True)
+class Sample:
+    """A prompt's tokens and the target's continuation, which ends with an end token or at the limit."""
+
+    prompt: list[int]
+    continuation: list[int]
+
+
+def ends_of(config: Any) -> tuple[int, ...]:
+    """Return the tokens that end a text, from a model's configuration: one, several or none."""
+    ends = config.eos_token_id
+    return () if ends is None else (ends,) if isinstance(ends, int) else tuple(ends)
 
 
 @dataclass(frozen=True)

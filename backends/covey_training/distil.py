@@ -7,6 +7,7 @@ divergence, whose gradients do not vanish where a drafter is far off.
 from __future__ import annotations
 
 import copy
+import json
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,16 +21,32 @@ from transformers import LlamaForCausalLM, PreTrainedModel
 from covey.contracts.errors import SettingError
 from covey.models.modules import scaled
 from covey_client.progress import LINE_SECONDS, Steps
-from covey_training import checkpoint
 from covey_training.interrupts import held_back
 from covey_training.numbers import fastest, mixed
 from covey_training.optimiser import Budget, Optimisers, Rates
 from covey_training.teacher import Lessons
 
 Loss = tuple[torch.Tensor, torch.Tensor]  # the loss to minimise, and the mean total variation
-
 CACHED_ROWS = 32  # rows of logits whose loss is computed together on a CPU
 RATES = Rates(muon=0.03, adam=5e-3, weight_decay=0.0, warmup=10)
+
+
+def save_checkpoint(path: Path, state: dict[str, Any]) -> None:
+    """Write `path`, and `state["history"]` next to it as JSON for people to read. If the process is killed meanwhile,
+    the previous file stays."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = path.with_suffix(".partial")
+    torch.save(state, partial)
+    partial.replace(path)
+    path.with_suffix(".json").write_text(json.dumps(state["history"], indent=1) + "\n", encoding="utf-8")
+
+
+def load_checkpoint(path: Path, device: torch.device) -> dict[str, Any] | None:
+    """Return the state, or None if there is no checkpoint yet."""
+    if not path.is_file():
+        return None
+    state: dict[str, Any] = torch.load(path, map_location=device, weights_only=True)
+    return state
 
 
 @dataclass(frozen=True)
@@ -152,14 +169,14 @@ def fit(
     """Train any drafter like `train` does. `loss_of(step, share of the budget spent)` returns the loss."""
     optimisers = Optimisers(student, settings.rates)
     step, history = 0, list[dict[str, Any]]()
-    if (state := checkpoint.load(path, device)) is not None:
+    if (state := load_checkpoint(path, device)) is not None:
         student.load_state_dict(state["model"])
         optimisers.restore(state["optimisers"])
         step, history, budget.seconds_before = state["step"], state["history"], state["seconds"]
 
     def save() -> None:
         learnt = {"model": student.state_dict(), "optimisers": optimisers.state()}
-        checkpoint.save(path, {**learnt, "step": step, "history": history, "seconds": budget.seconds})
+        save_checkpoint(path, {**learnt, "step": step, "history": history, "seconds": budget.seconds})
 
     saved_at = budget.seconds
     student.train()

@@ -23,8 +23,8 @@ from covey.drafters.ngram import NgramLookup
 from covey.launcher.preflight import TOKENIZERS
 from covey.models import loading
 from covey_training import architecture, chains, distil, texts
+from covey_training.chains import Sample, ends_of
 from covey_training.optimiser import Clock
-from covey_training.sampling import Sample, ends_of
 from covey_training.teacher import Lessons, hidden_states
 
 # Shares of the minutes until the target has written, its states are computed, and the drafter is trained.

@@ -35,9 +35,8 @@ from covey.launcher import hub
 from covey.models import loading, refusals
 from covey.models.identity import digest, files_of
 from covey_client.progress import Steps
-from covey_training.chains import DEPTH
+from covey_training.chains import DEPTH, Sample
 from covey_training.interrupts import held_back
-from covey_training.sampling import Sample
 from covey_training.writer import Text, Writer
 
 HELD_OUT = 10  # one of this many texts is held out

@@ -20,7 +20,7 @@ from covey.contracts.ports import Drafter
 from covey.contracts.types import Ints, JsonDict
 from covey.drafters import load_drafter
 from covey.planner.build import build
-from covey.planner.guarded import Guarded
+from covey.planner.planner import Guarded
 from covey.planner.round_planner import RoundPlanner
 from covey.process.guard import Guard
 from covey.process.worker import Thread

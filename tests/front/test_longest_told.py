@@ -7,8 +7,8 @@ import time
 
 import pytest
 
-from covey.front import longest
-from covey.front.longest import Longest
+from covey.front import gateway
+from covey.front.gateway import Longest
 from covey_client.errors import ConnectionLost
 from tests.fakes import ManualClock
 
@@ -61,7 +61,7 @@ def test_a_failure_is_told_for_ten_seconds_as_well() -> None:
 
 
 def test_nobody_waits_in_line_for_a_port_that_hangs(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(longest, "WAIT_SECONDS", 0.05)
+    monkeypatch.setattr(gateway, "WAIT_SECONDS", 0.05)
 
     async def act() -> None:
         port = Port()

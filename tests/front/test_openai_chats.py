@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from covey.front.openai import prompts
+from covey.front.openai import generation
 from covey.front.openai.pieces import Offsets, Piece
 from covey.front.openai.shapes import log_probs, metrics, usage
 from covey_client.errors import InvalidRequest
@@ -15,10 +15,10 @@ from covey_client.response import Chunk, Usage
 
 def test_messages_have_roles_that_templates_know() -> None:
     for role, rendered in (("developer", "system"), ("user", "user"), ("assistant", "assistant"), ("tool", "tool")):
-        assert prompts.messages([{"role": role, "content": "a"}])[0]["role"] == rendered
+        assert generation.checked_messages([{"role": role, "content": "a"}])[0]["role"] == rendered
     for role in ("critic", "function", "User", ""):
         with pytest.raises(InvalidRequest, match="allowed: the roles system"):
-            prompts.messages([{"role": role, "content": "a"}])
+            generation.checked_messages([{"role": role, "content": "a"}])
 
 
 def test_content_may_come_in_parts() -> None:
@@ -28,24 +28,24 @@ def test_content_may_come_in_parts() -> None:
         {"type": "refusal", "refusal": "c"},
         {"type": "output_text", "text": "d"},
     ]
-    assert prompts.messages([{"role": "assistant", "content": parts}])[0]["content"] == "a\nb\nc\nd"
+    assert generation.checked_messages([{"role": "assistant", "content": parts}])[0]["content"] == "a\nb\nc\nd"
     odd: tuple[Any, ...] = (5, {"type": "image_url", "text": "a"}, {"type": ["text"], "text": "a"}, {"text": "a"}, {})
     for part in odd:
         with pytest.raises(InvalidRequest, match="content parts of type text"):
-            prompts.messages([{"role": "user", "content": [part]}])
+            generation.checked_messages([{"role": "user", "content": [part]}])
 
 
 def test_a_template_is_told_how_much_to_think() -> None:
-    assert prompts.template_settings({"reasoning_effort": "low"}) == {
+    assert generation.template_settings({"reasoning_effort": "low"}) == {
         "reasoning_effort": "low",
         "add_generation_prompt": True,
     }
     none = {"reasoning_effort": "none", "chat_template_kwargs": {"x": 1}}
-    assert prompts.template_settings(none)["enable_thinking"] is False
+    assert generation.template_settings(none)["enable_thinking"] is False
     none["chat_template_kwargs"] = {"enable_thinking": True}
-    assert prompts.template_settings(none)["enable_thinking"] is True
+    assert generation.template_settings(none)["enable_thinking"] is True
     with pytest.raises(InvalidRequest, match="reasoning_effort: got 5"):
-        prompts.template_settings({"reasoning_effort": 5})
+        generation.template_settings({"reasoning_effort": 5})
 
 
 def test_a_prompt_counts_once_however_many_choices_it_has() -> None:

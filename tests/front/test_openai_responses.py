@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from covey.front.openai import inputs, prompts
+from covey.front.openai import generation, inputs
 from covey.front.openai.items import Output
 from covey_client.errors import InvalidRequest
 
@@ -24,7 +24,7 @@ def test_a_turn_of_several_items_is_one_message() -> None:
         {"type": "reasoning", "summary": [], "encrypted_content": "x"},
         {"role": "assistant", "content": "It is noon."},
     ]
-    found = prompts.messages(inputs.as_chat({"input": items, "instructions": "Be short."})["messages"])
+    found = generation.checked_messages(inputs.as_chat({"input": items, "instructions": "Be short."})["messages"])
     assert [each["role"] for each in found] == ["system", "user", "assistant", "tool", "assistant"]
     turn = found[2]
     assert (turn["reasoning_content"], turn["content"]) == ("Hm.", "I look.")

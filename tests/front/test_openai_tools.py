@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from tokenizers import AddedToken, Tokenizer
 
-from covey.front.openai import forms, prompts
+from covey.front.openai import forms, generation
 from covey.front.openai.delta import AnswerParser, Delta
 from covey.front.openai.forms import Form
 from covey.front.openai.marks import Marks
@@ -369,12 +369,12 @@ def test_tools_that_are_none_are_refused(body: dict[str, Any], said: str) -> Non
 
 def test_messages_tell_templates_arguments_as_objects() -> None:
     call = {"id": "x", **function("now", arguments='{"a": 1}')}
-    said = prompts.messages([{"role": "assistant", "content": None, "tool_calls": [call]}])
+    said = generation.checked_messages([{"role": "assistant", "content": None, "tool_calls": [call]}])
     assert said[0]["tool_calls"][0]["function"]["arguments"] == {"a": 1}
     for arguments in ("[1]", "{", 3):
         call["function"] = {"name": "now", "arguments": arguments}
         with pytest.raises(InvalidRequest, match="the text of a JSON object"):
-            prompts.messages([{"role": "assistant", "tool_calls": [call]}])
+            generation.checked_messages([{"role": "assistant", "tool_calls": [call]}])
 
 
 def test_rules_with_texts_that_nothing_closes_are_read_once() -> None:

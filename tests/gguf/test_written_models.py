@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
-from covey.gguf import file, folder, rotary, weights
+from covey.gguf import file, folder, rotary
 from covey.models import refusals
 from tests.gguf import written
 
@@ -153,7 +153,7 @@ def test_wide_files_keep_their_values_in_the_smallest_type(
 
 
 def test_large_weights_are_written_in_shards(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(weights, "MOST_BYTES", 20_000)
+    monkeypatch.setattr(folder, "MOST_BYTES", 20_000)
     model = written.model("qwen3", tie_word_embeddings=False)
     folder.write(written.tiny(tmp_path / "tiny.gguf", "qwen3", model), tmp_path / "folder")
     assert len(refusals.weight_files(tmp_path / "folder")) > 2

@@ -7,7 +7,7 @@ import math
 import pytest
 
 from covey.bandits.policy import Reason
-from covey.planner.totals import PlannerTotals
+from covey.planner.round_planner import PlannerTotals
 
 
 def total(totals: PlannerTotals, metric: str, **labels: str) -> float:

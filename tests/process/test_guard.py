@@ -15,8 +15,7 @@ from covey.kv.elastic import Thresholds
 from covey.loop.memory import Memory
 from covey.planner.adaptive import Adaptive
 from covey.planner.build import build
-from covey.planner.round_planner import RoundPlanner
-from covey.planner.totals import PlannerTotals
+from covey.planner.round_planner import PlannerTotals, RoundPlanner
 from covey.process.guard import Guard
 from covey.requests.pace import Pace
 from covey.requests.rounds import RoundRecord

@@ -7,9 +7,9 @@ import pytest
 import torch
 
 from covey.contracts.types import LEAST_LOGPROB, Ints, Sampling
-from covey.sampling.bias import biased
 from covey.sampling.drawing import SettingsTable, draw
 from covey.sampling.likeliest import likeliest
+from covey.sampling.penalties import biased
 
 VOCAB = 40
 BIASES = ((), ((3, 2.5),), ((3, -100.0), (39, 100.0)), ((7, -0.1), (0, 1.0), (20, -99.9)), ())

@@ -14,9 +14,8 @@ import pytest
 
 from covey.contracts.errors import PortError
 from covey.contracts.types import DraftReply, RowStatus, Sampling
-from covey.drafters.accounts import GONE
 from covey.drafters.queue import QueueLimits
-from covey.drafters.service import MOST_WAITING, DraftService
+from covey.drafters.service import GONE, MOST_WAITING, DraftService
 from covey.drafters.speed import Speed
 from covey.emulated.devices import EmulatedDrafter, HashModel
 from covey.star.callers import Authenticator, CallingServer

@@ -9,7 +9,7 @@ import pytest
 
 from covey.contracts.errors import SettingError
 from covey.contracts.types import Ints, Sampling
-from covey.sampling.constraint import constrained
+from covey.sampling.penalties import constrained
 from covey.text.grammar import Grammar, Grammars, Words, of_regex, of_schema, problem, tokenizer_of
 from covey.text.tokenization import load_tokenizer
 from tests.bundled import MODELS

@@ -8,9 +8,9 @@ from transformers import LlamaForCausalLM
 from covey.contracts.errors import SettingError
 from covey_training import chains
 from covey_training.__main__ import parse
+from covey_training.chains import Sample
 from covey_training.distil import distance
 from covey_training.optimiser import Clock
-from covey_training.sampling import Sample
 
 
 def test_acceptance_is_one_minus_total_variation() -> None:

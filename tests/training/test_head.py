@@ -25,8 +25,8 @@ from covey.models.native.head import HeadModel
 from covey.models.native.weights import floats
 from covey_training import chains, distil, head, head_model, states
 from covey_training.__main__ import parse
+from covey_training.chains import Sample
 from covey_training.optimiser import Budget
-from covey_training.sampling import Sample
 from tests.models.tiny_models import build
 
 LAYER = ("input_layernorm", "hidden_norm", "post_attention_layernorm")

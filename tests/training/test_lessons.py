@@ -13,7 +13,7 @@ import torch
 from covey.contracts.errors import SettingError
 from covey_training import texts
 from covey_training.__main__ import parse
-from covey_training.sampling import Sample
+from covey_training.chains import Sample
 from covey_training.texts import ITS_OWN, Kept, Written
 from covey_training.writer import Text, Writer
 from tests.models.tiny_models import build

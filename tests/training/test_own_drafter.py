@@ -16,7 +16,7 @@ from covey.models import loading, refusals
 from covey.text import vocabulary
 from covey_training import own, texts
 from covey_training.__main__ import parse
-from covey_training.sampling import Sample
+from covey_training.chains import Sample
 from tests.models.tiny_models import build
 
 

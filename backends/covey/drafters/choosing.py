@@ -14,8 +14,7 @@ import numpy as np
 from covey.contracts.types import Floats
 from covey.noise.arrays import largest_of
 from covey.noise.noise import HASH_BITS, Index, Purpose, hash_tokens, keys, row_words, token_words
-from covey.sampling.bias import biased
-from covey.sampling.constraint import constrained
+from covey.sampling.penalties import biased, constrained
 from covey.sampling.settings import SettingsTable
 from covey.text.grammar import Words
 

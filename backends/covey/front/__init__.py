@@ -9,7 +9,7 @@ __main__.py   serves both ports until it is told to stop
               routes, http_calls.py admits and answers one POST; http_bodies.py or openai/generation.py read its body
   gRPC        grpc_service.py and grpc_bodies.py
   both        inference_request.py checks the request; gateway.py sends it on and returns the chunks of its answer;
-              upstream.py calls tritonserver like a client (`covey_client.async_client`); longest.py asks its metrics
+              upstream.py calls tritonserver like a client (`covey_client.async_client`)
   traces      spans.py
   limits      admission.py, keys.py, proxies.py, fair_queue.py
 """

@@ -35,11 +35,9 @@ from covey.loop.configuration import EngineConfig, EngineHooks
 from covey.loop.drafting import Drafting
 from covey.loop.inbox import Inbox
 from covey.loop.lookups import Lookups
-from covey.loop.pass_outcome import PassOutcome
 from covey.loop.recovery import Recovery
-from covey.loop.target_link import TargetLink
-from covey.planner.guarded import Guarded
-from covey.planner.planner import Planner
+from covey.loop.target_link import PassOutcome, TargetLink
+from covey.planner.planner import Guarded, Planner
 from covey.process.log_about import about
 from covey.requests.active import ActiveRequest
 from covey.requests.roster import Roster

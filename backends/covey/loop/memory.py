@@ -15,25 +15,102 @@ resize is one call to the target.
 from __future__ import annotations
 
 import logging
+from collections import defaultdict, deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any
 
-from covey.contracts.errors import CoveyError
+from covey.contracts.errors import CoveyError, PortError
 from covey.contracts.ports import Clock, Residency, Target
 from covey.contracts.types import JsonDict, ResizeStatus
 from covey.kv.elastic import Budget, Never, Pressure
-from covey.loop.memory_totals import MemoryTotals
 from covey.loop.moves import Act, Moves, Wish
-from covey.loop.pool_size import PoolSize
 from covey.process.worker import Worker
 from covey.requests.roster import MOVED, Roster, State
+from covey_client.backoff import Backoff
 
+PAUSES = 1024  # kept per operation
 log = logging.getLogger("covey.memory")
-
+POLL = 0.005  # seconds between steps of a resize
+FIRST_REST, LONGEST_REST = 0.5, 30.0  # after a refused step
+log = logging.getLogger("covey.memory")
 AWAKE, ASLEEP = 0.02, 0.5  # seconds between looks while no rounds run
 STILL = 64  # rounds between looks while no drafter is to move
+
+
+class MemoryTotals:
+    """Written by one thread, read by any."""
+
+    def __init__(self) -> None:
+        self._counts: dict[tuple[str, str], int] = defaultdict(int)
+        self._seconds: dict[str, float] = defaultdict(float)
+        self._pauses: dict[str, deque[float]] = defaultdict(lambda: deque(maxlen=PAUSES))
+
+    def count(self, operation: str, outcome: str, seconds: float = 0.0) -> None:
+        """Count an operation that ended after `seconds`."""
+        self._counts[operation, outcome] += 1
+        self._seconds[operation] += seconds
+
+    def paused(self, operation: str, seconds: float) -> None:
+        """Note that a round waited `seconds` for a step of an operation."""
+        self._pauses[operation].append(seconds)
+        self._seconds[operation] += seconds
+
+    def operations(self) -> dict[str, int]:
+        return {f"{operation} {outcome}": count for (operation, outcome), count in self._counts.copy().items()}
+
+    def pauses(self) -> dict[str, list[float]]:
+        return {operation: list(pauses) for operation, pauses in self._pauses.copy().items()}
+
+    def figures(self) -> Iterator[tuple[str, dict[str, str], float]]:
+        """Yield metric, labels, value."""
+        for (operation, outcome), count in self._counts.copy().items():
+            yield "covey_memory_operations_total", {"operation": operation, "outcome": outcome}, count
+        for operation, seconds in self._seconds.copy().items():
+            yield "covey_memory_seconds_total", {"operation": operation}, seconds
+
+
+class PoolSize:
+    """Owns the size of the pool. Each step is one call to the target. A refused step is retried after a rest."""
+
+    def __init__(self, target: Target, clock: Clock, totals: MemoryTotals, total: int) -> None:
+        self.total = total  # as the target last reported it
+        self._target, self._clock, self._totals = target, clock, totals
+        self._polled = 0.0
+        self._backoff = Backoff(FIRST_REST, LONGEST_REST, clock.now)
+
+    @property
+    def rests(self) -> bool:
+        """Return whether the pool rests after a refused step. Does not mutate."""
+        return self._backoff.resting
+
+    def step(self, goal: int) -> ResizeStatus:
+        """Take the next step towards `goal` blocks, if one is due."""
+        started = self._clock.now()
+        if started < self._polled + POLL or self.rests:
+            return ResizeStatus.LATER
+        operation = "expand" if goal > self.total else "contract"
+        try:
+            answer = self._target.resize(goal)
+        except PortError as error:
+            log.warning("cannot resize the KV pool: %s", error)
+            self._refused(operation)
+            return ResizeStatus.LATER
+        ended = self._clock.now()
+        self._polled, self.total = ended, answer.total_blocks
+        self._totals.paused(operation, ended - started)
+        if answer.status is ResizeStatus.OK:
+            self._totals.count(operation, "done")
+            self._backoff.succeeded()
+        elif answer.status is not ResizeStatus.LATER:
+            log.info("the KV pool stays at %d blocks, not %d: %s", answer.total_blocks, goal, answer.status.name)
+            self._refused(operation)
+        return answer.status
+
+    def _refused(self, operation: str) -> None:
+        self._totals.count(operation, "refused")
+        self._backoff.failed()
 
 
 @dataclass(slots=True)

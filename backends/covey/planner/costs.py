@@ -18,16 +18,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
+import numpy.typing as npt
 
 from covey.bandits.policy import DraftCall
-from covey.planner.pass_curve import FAR, PassCurve
 from covey.planner.regression import Array, Regression, doublings, hat, smooth
 from covey_client.costs.surface import Surface
 from covey_client.costs.table import CostTable
 
+Index = npt.NDArray[np.int64]
+FAR = 1e7  # tokens up to which the last line extends
 Shares = tuple[tuple[str, int], ...]  # rows that draft, by drafter
 Passes = tuple[int, ...]  # tokens in the pass, for each depth from 0
 CACHED = 256  # situations whose features are kept
@@ -36,6 +39,31 @@ PAUSE = 0.1  # prior deviation of d, in passes over one row
 TOGETHER = 0.05  # weight of a new round in the drafters' s
 READ, READ_STEP = 4096, 8  # the prompt tokens that an allowance considers: up to READ, in steps
 GUESS = 0.1  # a drafted token's time before any was drafted, in passes over one row
+
+
+@dataclass(frozen=True, slots=True)
+class PassCurve:
+    """The time of a round without drafting, by the tokens in its pass: a piecewise linear curve for `rows` rows. A pass
+    with drafts takes `drafts` seconds more, each prompt token `prompt` seconds more."""
+
+    rows: int
+    knots: Array
+    seconds: Array
+    drafts: float
+    prompt: float
+
+    @classmethod
+    def unknown(cls, rows: int) -> PassCurve:
+        """Return the curve before anything was measured: its unit of time is the token."""
+        ends = np.array([0.0, FAR])
+        return cls(rows, ends, ends, 0.0, 0.0)
+
+    def at(self, tokens: Array | Index | int, prefill: Index | int = 0) -> Array:
+        """Return the seconds of passes over `tokens` and, in addition, `prefill` prompt tokens."""
+        seconds: Array = np.interp(tokens + prefill, self.knots, self.seconds)
+        if self.drafts:
+            seconds = seconds + self.drafts * (tokens > self.rows)
+        return seconds + self.prompt * prefill
 
 
 def _shape(tokens: Array, table: CostTable | None) -> Array:

@@ -16,8 +16,7 @@ import numpy as np
 
 from covey.bandits.policy import DraftCall, Kind, Outcome, Situation
 from covey.planner.acceptance import FIRST, Acceptance
-from covey.planner.costs import Passes, RoundCosts
-from covey.planner.pass_curve import PassCurve
+from covey.planner.costs import PassCurve, Passes, RoundCosts
 from covey.planner.regression import Array
 from covey_client.costs.table import CostTable
 

@@ -5,22 +5,21 @@ Every catch-up that was measured after a pause refines C_switch, with any policy
 
 from __future__ import annotations
 
+import math
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
-from covey.bandits.policy import LengthPolicy, Outcome, Reason, Situation
+from covey.bandits.policy import Kind, LengthPolicy, Outcome, Reason, Situation
 from covey.contracts.types import Trees
 from covey.planner.decisions import DecisionLog
-from covey.planner.drafters.policy import DrafterPolicy, First
+from covey.planner.drafters.policy import Assignment, DrafterPolicy, First
 from covey.planner.expectations import Expectations
 from covey.planner.lessons import Lesson, drafted_in, lesson_of
 from covey.planner.offers import Offers
-from covey.planner.rows import capped, lay_out, spare
+from covey.planner.rows import capped, draft_tokens, lay_out, spare
 from covey.planner.selection import Selector, VerifyAll
-from covey.planner.situations import situation_of
 from covey.planner.switching import SwitchCosts
-from covey.planner.totals import PlannerTotals
 from covey.requests.roster import Roster
 from covey.requests.rounds import Choice, Drafted, Plan, Round
 from covey.requests.scheduler import Batch
@@ -30,6 +29,105 @@ from covey.requests.scheduler import Batch
 # wait. Drafts do not count: otherwise many of them would leave a prompt no room.
 STRETCH, ALONE = 3.0, 10.0
 BRIEF = 0.1  # seconds that prompts alone may always take
+
+
+class PlannerTotals:
+    """Counts how often depths and drafters were chosen, why, and at what expected and real cost. The engine's thread
+    adds once a round, any thread may read."""
+
+    def __init__(self) -> None:
+        self._rounds: Counter[tuple[int, str]] = Counter()
+        self._drafters: Counter[tuple[str, str]] = Counter()
+        self._switches = {"on": 0, "off": 0}
+        self._drafts = False  # in the last counted round
+        self._predicted = 0.0
+        self._observed = 0.0
+        self._lost = 0.0
+
+    def add(
+        self, depth: int, reason: Reason, *, ceiling: int, drafted: bool, tokens: int, seconds: float | None
+    ) -> None:
+        """Count a choice. `seconds` is None if the round does not show its cost."""
+        self._rounds[depth, reason.word] += 1
+        if drafted != self._drafts:
+            self._drafts = drafted
+            self._switches["on" if drafted else "off"] += 1
+        predicted = reason.predicted
+        if depth >= len(predicted) or predicted[depth] == math.inf:
+            return
+        self._lost += tokens * (predicted[depth] - min(predicted[: ceiling + 1]))
+        if seconds is not None:
+            self._predicted += tokens * predicted[depth]
+            self._observed += seconds
+
+    def draft(self, rows: Mapping[tuple[str, str], int]) -> None:
+        """Count the rows of a round, by drafter and reason."""
+        self._drafters.update(rows)
+
+    def figures(self) -> Iterator[tuple[str, dict[str, str], float]]:
+        """Yield metric, labels and value so far. Does not mutate."""
+        for (depth, why), rounds in list(self._rounds.items()):
+            yield "covey_planner_rounds_total", {"depth": str(depth), "why": why}, rounds
+        for (drafter, why), rows in list(self._drafters.items()):
+            yield "covey_drafter_chosen_total", {"drafter": drafter, "why": why}, rows
+        for to, switches in self._switches.items():
+            yield "covey_planner_switches_total", {"to": to}, switches
+        yield "covey_planner_predicted_seconds_total", {}, self._predicted
+        yield "covey_planner_observed_seconds_total", {}, self._observed
+        yield "covey_planner_regret_seconds_total", {}, self._lost
+
+
+def situation_of(
+    batch: Batch, assigned: Assignment, roster: Roster, budget: int, previous: int, *, max_depth: int, width: int
+) -> Situation:
+    """Return the batch, with its assigned drafters, as the length policy sees it. It has no `shares` if no row leaves
+    its depth to the policy, and neither shares nor rows if there are no drafters."""
+    drafters = assigned.drafters
+    if not roster.names:
+        return Situation(0, 0)
+    rows = batch.decoding
+    counts: dict[str, int] = {}
+    missed: dict[str, int] = {}
+    sampled: dict[str, int] = {}
+    shifts: dict[Kind, list[float]] = {}
+    lag = 0
+    alike = True  # every row drafts a chain of the policy's depth
+    served = False  # some row's drafter is available
+    for active, name in zip(batch.rows, drafters):
+        if active.request.speculation != "auto" or active.num_tokens >= roster.positions(name):
+            alike = False
+            continue
+        serves = roster.serves(name)
+        served, alike = served or serves, alike and serves
+        counts[name] = counts.get(name, 0) + 1
+        unseen = active.num_tokens - active.seen.get(name, 0)
+        lag = max(lag, unseen)
+        missed[name] = missed.get(name, 0) + unseen
+        random = not active.request.sampling.greedy
+        sampled[name] = sampled.get(name, 0) + random
+        shifts.setdefault((name, random), []).append(active.leaning.shift)
+    ceiling = max(0, min(max_depth, spare(batch, budget))) if served else 0
+    prefill = int(batch.chunk[rows:].sum()) if len(batch.rows) > rows else 0
+    if not counts:
+        return Situation(rows, 0, previous, prefill=prefill)
+    drafts: tuple[int, ...] = ()
+    if not alike or width > 1:  # tokens that all rows are asked to draft, by the policy's depth
+        drafts = draft_tokens(batch, drafters, roster, budget, max_depth, width)
+    return Situation(
+        rows,
+        ceiling,
+        previous,
+        lag,
+        tuple(counts.items()),
+        prefill,
+        tuple(missed.values()),
+        drafts,
+        served,
+        width,
+        tuple(sampled.values()),
+        batch.joining,
+        tuple(tuple(shifts[name, random]) for name in counts for random in (False, True) if (name, random) in shifts),
+    )
 
 
 class RoundPlanner:

@@ -16,8 +16,8 @@ from functools import cache
 from pathlib import Path
 
 from covey.contracts.errors import SettingError
-from covey.process.groups import GROUPS, OWN, around
 
+GROUPS, OWN = Path("/sys/fs/cgroup"), Path("/proc/self/cgroup")
 VARIABLE = "COVEY_CPU"
 CPUINFO = Path("/proc/cpuinfo")
 _V3 = frozenset({"avx2", "bmi2", "f16c", "fma"})
@@ -42,6 +42,24 @@ _LEVELS = {  # best first: a feature, its usual name, and the settings that limi
     "": ("no AVX2", "SSE41", "default"),
 }
 _OPENBLAS = {"avx512bf16": "Cooperlake", "avx512f": "SkylakeX", "avx2": "Haswell", "": "Nehalem"}
+
+
+def around(controller: str, groups: Path = GROUPS, own: Path = OWN) -> list[Path]:
+    """Return the folders of this process's control groups that may limit what `controller` counts, from the inside out.
+    Version 1 has a tree of groups for each controller, version 2 one for all."""
+    try:
+        lines = own.read_text().splitlines()
+    except OSError:  # no Linux
+        return []
+    found = []
+    for line in lines:
+        _, controllers, path = line.split(":", 2)
+        if controllers and controller not in controllers.split(","):
+            continue
+        root = groups / controller if controllers else groups
+        folder = root / path.lstrip("/")
+        found += [each for each in (folder, *folder.parents) if each == root or root in each.parents]
+    return found
 
 
 def chosen() -> str:

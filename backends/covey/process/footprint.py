@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from covey.process.groups import around
+from covey.process.cpu import around
 
 ROLLUP = Path("/proc/self/smaps_rollup")
 UNLIMITED = 1 << 62

@@ -9,12 +9,47 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from covey.contracts.types import NO_INTS, Ints
-from covey.noise.arrays import Logits, beside, copied, host, of_type
+from covey.noise.arrays import Logits, beside, copied, double, host, of_type
 from covey.noise.noise import Index
-from covey.sampling.bias import biased
-from covey.sampling.constraint import constrained
 from covey.sampling.settings import SettingsTable
 from covey.text.grammar import Words
+from covey_client.wire import BAN
+
+
+def constrained(logits: Logits, rows: Index, allowed: Sequence[Words | None]) -> Logits:
+    """Return logits with -inf, in the given rows, for each token that is not allowed; None allows nothing. `allowed`
+    may name more tokens than there are logits."""
+    vocab = logits.shape[1]
+    nothing = np.zeros(-(-vocab // 32), np.uint32)
+    words = np.stack([nothing if each is None else each[: len(nothing)] for each in allowed])
+    bits = np.unpackbits(words.view(np.uint8), axis=1, bitorder="little", count=vocab)
+    where = beside(rows, logits)
+    logits = copied(logits)
+    part = logits[where]
+    part[beside(bits == 0, logits)] = -np.inf
+    logits[where] = part
+    return logits
+
+
+def biased(logits: Logits, table: SettingsTable, settings: Index) -> Logits:
+    """Return logits with each row's bias; the same object if no row has one. A row's bits depend only on its own
+    settings."""
+    rows = np.flatnonzero(table.biased[settings])
+    if not len(rows):
+        return logits
+    vocab = logits.shape[1]
+    own, which = np.unique(settings[rows], return_inverse=True)
+    biases = [table.biases[int(setting)] for setting in own]
+    tokens = np.concatenate([biases[at][0] for at in which])
+    values = np.concatenate([biases[at][1] for at in which])
+    places = np.repeat(rows * vocab, [len(biases[at][0]) for at in which]) + tokens
+    inside = tokens < vocab
+    where = beside(places[inside], logits)
+    bias = beside(np.where(values > BAN, values, -np.inf)[inside], logits)
+    logits = copied(logits)
+    flat = logits.reshape(-1)
+    flat[where] = of_type(double(flat[where]) + bias, logits)
+    return logits
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -1,20 +1,25 @@
-"""Answers /v1/chat/completions and /v1/completions."""
+"""Answers /v1/chat/completions and /v1/completions: checks a body, asks for all choices, writes what comes.
+
+The parts below `checked_prompts` also serve Responses.
+"""
 
 from __future__ import annotations
 
+import asyncio
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import ExitStack, aclosing
 from dataclasses import dataclass, replace
 from typing import Any
 
+from covey.front.admission import Caller
 from covey.front.failures import refused
 from covey.front.fair_queue import Job
 from covey.front.gateway import Gateway
 from covey.front.http_bodies import json_object
 from covey.front.http_calls import HttpCall
 from covey.front.inference_request import NEEDED, InferenceRequest
-from covey.front.openai import choices, errors, fields, forms, prompts
+from covey.front.openai import errors, fields, forms
 from covey.front.openai.delta import AnswerParser, Delta
 from covey.front.openai.fields import Given, of_choice
 from covey.front.openai.pieces import Offsets
@@ -23,9 +28,9 @@ from covey.front.openai.text_processor import Prompt
 from covey.front.openai.texts import Texts
 from covey.front.openai.thinking import ReasoningParser, Thinking
 from covey.front.openai.tool_calls import ToolCallParser
-from covey.front.openai.tools import Tools, taken
+from covey.front.openai.tools import Tools, taken, told_calls
 from covey_client.errors import CoveyClientError, InvalidRequest
-from covey_client.response import Chunk
+from covey_client.response import Chunk, Completion
 from covey_client.wire import MODEL
 
 GRAMMAR = "grammar_lark"
@@ -37,6 +42,11 @@ OUTPUTS = (
 )
 LOG_PROBS = ("output_log_probs", "output_top_ids", "output_top_log_probs")
 OF_PROMPT = ("prompt_ids", "prompt_log_probs", "prompt_top_ids", "prompt_top_log_probs")
+MOST_PROMPTS = 128
+MOST_MESSAGES = 4096
+ROLES = ("system", "user", "assistant", "tool")
+TEXTS = {"text": "text", "input_text": "text", "output_text": "text", "refusal": "refusal"}  # parts of content
+RENAMED = {"developer": "system"}  # OpenAI's newer name, unknown to templates
 
 
 @dataclass(frozen=True)
@@ -84,7 +94,7 @@ async def check_body(call: HttpCall, parsed: Mapping[str, Any], chat: bool) -> C
             given, parser = await _with_grammar(given, tools, prompt.thinking, texts)
         found.append(prompt.ids)
     else:
-        found += prompts.prompts(parsed.get("prompt"))
+        found += checked_prompts(parsed.get("prompt"))
     if len(found) * given.n > fields.MOST_CHOICES:
         raise refused("n", given.n, f"at most {fields.MOST_CHOICES} choices for all {len(found)} prompts together")
     requests = _inference_requests(gateway, found, given)
@@ -94,7 +104,7 @@ async def check_body(call: HttpCall, parsed: Mapping[str, Any], chat: bool) -> C
 
 async def rendered(job: Job, texts: Texts, parsed: Mapping[str, Any], tools: Tools | None) -> Prompt:
     """Return the body's conversation, rendered by the model's template."""
-    messages, settings = prompts.messages(parsed.get("messages")), prompts.template_settings(parsed)
+    messages, settings = checked_messages(parsed.get("messages")), template_settings(parsed)
     if tools is not None:
         settings["tools"] = list(tools.told)
     return await texts.chat(job, messages, settings)
@@ -141,7 +151,7 @@ def _inference_requests(
 
 async def _whole(call: HttpCall, checked: CheckedBody) -> None:
     given, shape = checked.given, checked.shape
-    found = await choices.whole(call.gateway, call.caller, checked.requests, given.n)
+    found = await whole(call.gateway, call.caller, checked.requests, given.n)
     probabilities = [await log_probs_of(checked, chunk, Offsets()) for chunk in found]
     deltas = [delta_of(parser, chunk) for parser, chunk in zip(checked.parsers, found)]
     await call.json(shape.whole(found, probabilities, deltas, given.n))
@@ -156,7 +166,7 @@ async def _stream(call: HttpCall, checked: CheckedBody) -> None:
         await call.event(_json(errors.body(error)))
 
     async with call.events(failed):
-        async with aclosing(choices.parts(call.gateway, call.caller, checked.requests, given.n)) as coming:
+        async with aclosing(parts(call.gateway, call.caller, checked.requests, given.n)) as coming:
             async for index, chunk in coming:
                 first = index not in last
                 last[index] = chunk
@@ -191,3 +201,116 @@ def _in_order(last: Mapping[int, Chunk]) -> Sequence[Chunk]:
 
 def _json(value: Any) -> bytes:
     return json.dumps(value).encode()
+
+
+def checked_prompts(value: Any) -> list[str | list[int]]:
+    """Return the prompts of a completion, each a text or a list of ids."""
+    if isinstance(value, str) or (isinstance(value, list) and value and not isinstance(value[0], (str, list))):
+        return [value]
+    if not isinstance(value, list) or not 1 <= len(value) <= MOST_PROMPTS:
+        raise refused("prompt", value, f"a text, a list of token ids, or 1 to {MOST_PROMPTS} of these")
+    if not all(isinstance(each, type(value[0])) for each in value):
+        raise refused("prompt", value, "only texts, or only lists of token ids")
+    return list(value)
+
+
+def checked_messages(value: Any) -> list[dict[str, Any]]:
+    """Return messages for templates, each with one text as its content."""
+    if not isinstance(value, list) or not 1 <= len(value) <= MOST_MESSAGES:
+        raise refused("messages", value, f"a list of 1 to {MOST_MESSAGES} messages")
+    return [_message(each) for each in value]
+
+
+def _message(value: Any) -> dict[str, Any]:
+    if not isinstance(value, dict) or not isinstance(value.get("role"), str):
+        raise refused("messages", value, "objects with a role and content")
+    if value.get("function_call"):
+        raise refused("messages", "function_call", "tool_calls, its newer name")
+    role = RENAMED.get(value["role"], value["role"])
+    if role not in ROLES:
+        raise refused("messages", value["role"], f"the roles {', '.join((*ROLES, *RENAMED))}")
+    found = {**value, "role": role, "content": _content(value.get("content"))}
+    if value.get("tool_calls"):
+        return {**found, "tool_calls": told_calls(value["tool_calls"])}
+    found.pop("tool_calls", None)  # templates test for its presence
+    return found
+
+
+def _content(value: Any) -> str:
+    if value is None:
+        return ""
+    if isinstance(value, str):
+        return value
+    if not isinstance(value, list):
+        raise refused("messages", value, "content that is a text or a list of parts")
+    return "\n".join(map(_part, value))  # like vLLM
+
+
+def _part(part: Any) -> str:
+    kind = part.get("type") if isinstance(part, dict) else "text"
+    text = part.get(TEXTS.get(kind)) if isinstance(part, dict) and isinstance(kind, str) else part
+    if not isinstance(text, str):
+        raise refused("messages", kind, "content parts of type text: this model reads only text")
+    return text
+
+
+def template_settings(body: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the template's settings other than the messages."""
+    given, add = body.get("chat_template_kwargs"), body.get("add_generation_prompt")
+    if not isinstance(given, (dict, type(None))):
+        raise refused("chat_template_kwargs", given, "an object")
+    if not isinstance(add, (bool, type(None))):
+        raise refused("add_generation_prompt", add, "true or false")
+    effort, thinking = body.get("reasoning_effort"), {}
+    if not isinstance(effort, (str, type(None))):
+        raise refused("reasoning_effort", effort, "a text")
+    if effort is not None:
+        thinking = {"reasoning_effort": effort, **({"enable_thinking": False} if effort == "none" else {})}
+    return {**thinking, **(given or {}), "add_generation_prompt": add is not False}
+
+
+async def parts(
+    gateway: Gateway, caller: Caller, requests: Sequence[InferenceRequest], n: int
+) -> AsyncGenerator[tuple[int, Chunk], None]:
+    """Yield chunks with the index of their choice, in order of arrival. `n` choices share a prompt."""
+    if len(requests) == 1:
+        async with gateway.stream(requests[0], caller) as stream:
+            async for chunk in stream:
+                yield 0, chunk
+        return
+    came: asyncio.Queue[tuple[int, Chunk | Exception]] = asyncio.Queue(1)  # waits for a slow reader
+    begun = [asyncio.Event() for _ in requests[::n]]
+
+    async def one(index: int) -> None:
+        try:
+            if index % n:
+                await begun[index // n].wait()
+            async with gateway.stream(requests[index], caller) as stream:
+                async for chunk in stream:
+                    begun[index // n].set()
+                    await came.put((index, chunk))
+        except Exception as error:
+            await came.put((index, error))
+
+    tasks = [asyncio.ensure_future(one(index)) for index in range(len(requests))]
+    try:
+        left = len(requests)
+        while left:
+            index, found = await came.get()
+            if isinstance(found, Exception):
+                raise found
+            yield index, found
+            left -= bool(found.finish_reason)
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def whole(gateway: Gateway, caller: Caller, requests: Sequence[InferenceRequest], n: int) -> list[Chunk]:
+    """Return the whole answers in the order of the requests."""
+    found: list[list[Chunk]] = [[] for _ in requests]
+    async with aclosing(parts(gateway, caller, requests, n)) as coming:
+        async for index, chunk in coming:
+            found[index].append(chunk)
+    return [Completion.join(each) for each in found]

@@ -13,7 +13,7 @@ from typing import Any
 
 from covey.front.failures import refused
 from covey.front.openai.fields import check_only
-from covey.front.openai.prompts import MOST_MESSAGES
+from covey.front.openai.generation import MOST_MESSAGES
 from covey_client.errors import InvalidRequest
 
 LOG_PROBS, ENCRYPTED = "message.output_text.logprobs", "reasoning.encrypted_content"

@@ -11,7 +11,7 @@ from typing import Any
 
 from covey.front.http_bodies import json_object
 from covey.front.http_calls import HttpCall
-from covey.front.openai import choices, errors, fields, generation, inputs
+from covey.front.openai import errors, fields, generation, inputs
 from covey.front.openai.generation import CheckedBody
 from covey.front.openai.items import Event, Output
 from covey.front.openai.pieces import Offsets
@@ -124,7 +124,7 @@ async def responses(call: HttpCall, body: bytes) -> None:
 
 
 async def _whole(call: HttpCall, response: Response, checked: CheckedBody) -> None:
-    (chunk,) = await choices.whole(call.gateway, call.caller, checked.requests, 1)
+    (chunk,) = await generation.whole(call.gateway, call.caller, checked.requests, 1)
     await response.events(chunk)
     await response.ended(call, chunk)
     await call.json(response.body)
@@ -139,7 +139,7 @@ async def _stream(call: HttpCall, response: Response, checked: CheckedBody) -> N
         await tell([response.failed(error)])
 
     async with call.events(failed):
-        async with aclosing(choices.parts(call.gateway, call.caller, checked.requests, 1)) as coming:
+        async with aclosing(generation.parts(call.gateway, call.caller, checked.requests, 1)) as coming:
             async for _, chunk in coming:
                 if not call.begun:
                     await tell(response.begun)
