@@ -25,7 +25,7 @@ from covey_ray.engine import free_port
 
 SERVE = Path(sys.executable).with_name("serve")
 PATIENCE = 120.0  # seconds, for servers to start
-LAUNCHER = re.compile(r"-m covey\.server .*--front-http-port (\d+)")
+LAUNCHER = re.compile(r"-m covey\.launcher .*--front-http-port (\d+)")
 MARK = "COVEY_TEST_CLUSTER"  # in the environment of all of a cluster's processes
 # Ray kills a proxy that is not ready after 5 s, which takes longer while other tests use every core.
 PROXY = {"RAY_SERVE_PROXY_READY_CHECK_TIMEOUT_S": "60", "RAY_SERVE_PROXY_HEALTH_CHECK_TIMEOUT_S": "60"}
