@@ -244,10 +244,10 @@ def rows_with_a_tag() -> list[Sequence]:
 
 
 def test_a_pass_that_fails_before_it_is_launched_holds_nobody_up() -> None:
-    def compute(_rows: list[Sequence], _stop: Stop) -> Verified:
+    def compute(_rows: list[Sequence], _trees: Trees, _stop: Stop) -> Verified:
         raise RuntimeError("no memory")
 
     ahead = Ahead(compute, Compute(1), threading.Event())
-    ahead.guess(rows_with_a_tag())
+    ahead.guess(rows_with_a_tag(), Trees.empty(1))
     with pytest.raises(RuntimeError, match="no memory"):
         ahead.collect(wanted=True)

@@ -96,7 +96,10 @@ class TargetSettings:
     kv_memory_mb: int = setting(0, "memory of the KV pool; 0: what target.memory leaves", low=0, high=1 << 22)
     kv_blocks: int = setting(0, "blocks in the KV pool; 0: as many as its memory holds", low=0, high=1 << 26)
     head: str = setting("", "the drafter that reads this target's states, an EAGLE-3 head; empty: none does")
-    run_ahead: bool = setting(True, "compute the next plain pass while the answer to the last one travels")
+    run_ahead: bool = setting(True, "compute the next pass while the answer to the last one travels")
+    drafts_ahead: bool = setting(
+        True, "on a CPU, compute the head's next drafts in this process too, before the answer travels"
+    )
 
     @property
     def names_size(self) -> bool:

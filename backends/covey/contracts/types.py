@@ -149,6 +149,16 @@ class Trees:
     def empty(cls, rows: int) -> Trees:
         return cls(np.zeros(rows + 1, np.int32), NO_INTS, NO_INTS)
 
+    @classmethod
+    def chains(cls, drafts: Sequence[Sequence[int] | Ints]) -> Trees:
+        """Return chains, one for each row."""
+        sizes = [len(draft) for draft in drafts]
+        return cls(
+            np.cumsum([0, *sizes]).astype(np.int32),
+            np.concatenate([np.asarray(draft, np.int32) for draft in drafts]) if sizes else NO_INTS,
+            np.asarray([place - 1 for size in sizes for place in range(size)], np.int32),
+        )
+
     @property
     def rows(self) -> int:
         return len(self.offsets) - 1
@@ -211,6 +221,7 @@ class TargetWork:
     origin: int = 0  # the sender and its incarnation (`covey.wire.ledger`)
     divergence: bool = False  # report how alike target and drafter are, from the trees' q rows
     states_from: Ints = field(default_factory=lambda: NO_INTS)  # per row: the first position to ship; -1: none
+    draft: Ints = field(default_factory=lambda: NO_INTS)  # per row: tokens that the target's own head drafts after it
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -294,6 +305,12 @@ class TargetReply:
     # position with KV from `states_from[r]` on. Empty if no row asked for states.
     state_offsets: Ints = field(default_factory=lambda: NO_INTS)
     states: Words = field(default_factory=lambda: NO_STATES)
+    # Row r has `draft_tokens[draft_offsets[r]:draft_offsets[r + 1]]` for the next pass, a chain. Empty if no row was to
+    # be drafted for, or the head has failed.
+    draft_offsets: Ints = field(default_factory=lambda: NO_INTS)
+    draft_tokens: Ints = field(default_factory=lambda: NO_INTS)
+    draft_seconds: float = 0.0  # that this took, after the pass
+    catch_up_seconds: float = 0.0  # that reading the tokens before took
 
 
 class ResizeStatus(IntEnum):
@@ -377,6 +394,7 @@ class TargetInfo:
     state_width: int = 0  # numbers in a state that it ships to heads; 0: ships none
     weight_type: str = ""  # type of the weights in memory; `dtype` is the type of the arithmetic
     processor: str = ""  # that its code was compiled for
+    drafts: bool = False  # its own process computes its head as well, and drafts ahead (`TargetWork.draft`)
 
     @property
     def pool_tokens(self) -> int:

@@ -191,7 +191,10 @@ def parts_of(options: Options, wanted: tuple[str, ...], gpu: budget.Gpu) -> list
     if _has_target(options, wanted):
         head = drafters.get(settings.target.head)
         product = heads.read(head, folder).fc.shape if head else budget.NO_PRODUCT
-        parts.append(budget.of_target(folder, settings.target, gpu, product))
+        part = budget.of_target(folder, settings.target, gpu, product)
+        if head and settings.target.drafts_ahead and part.device == budget.CPU:
+            part = budget.with_own_head(part, budget.of_drafter("own head", head, settings.drafter, gpu, folder))
+        parts.append(part)
     for name, own in drafters.items():
         parts.append(budget.of_drafter(name, own, settings.drafter, gpu, folder if refusals.holds_head(own) else None))
     return parts

@@ -7,13 +7,14 @@ says which drafters can be asked. A channel (`covey.loop.channel`) holds the cal
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import wait
 
 import numpy as np
 
 from covey.contracts.ports import Clock
-from covey.contracts.types import LOOKUP, NO_INTS, Ints, RowStatus, TargetReply, TargetWork, Trees
+from covey.contracts.types import LOOKUP, NO_INTS, Ints, Offer, RowStatus, TargetReply, TargetWork, Trees
 from covey.loop.channel import Channel
 from covey.loop.lookups import Lookups, trees_of
 from covey.requests.active import ActiveRequest
@@ -21,6 +22,8 @@ from covey.requests.roster import Roster
 from covey.requests.rounds import Drafted, Plan
 from covey.requests.scheduler import Batch
 from covey.trees.joining import joined
+
+log = logging.getLogger("covey.engine")
 
 MISSED = 64  # tokens of one text: at this lag an unused head is no longer sent the states
 IDLE = 16  # rounds without a head's drafts, after which it is no longer sent the states of prompts
@@ -51,7 +54,8 @@ class Drafting:
         answered = np.zeros(len(batch.rows), np.bool_)
         asked = self._rows_by_drafter(batch, plan)
         offered = [row for row, name in enumerate(plan.drafter) if name == LOOKUP]
-        if not asked and not offered:
+        ahead = self._ahead(batch, plan)
+        if not asked and not offered and not ahead:
             return Drafted(Trees.empty(len(batch.rows)), answered)
         started = self._clock.now()
         calls = {name: self._channels[name].draft(batch, rows, plan, self._deadline) for name, rows in asked.items()}
@@ -61,6 +65,11 @@ class Drafting:
         if calls:
             wait((call.future for call in calls.values()), SENDING)
             meanwhile()
+        if ahead:
+            answered[ahead] = True
+            seconds[self._roster.ahead] = 0.0  # the target spent them
+            chains = [batch.rows[row].drafted_ahead[: plan.depth[row]] for row in ahead]
+            proposals.append((ahead, Trees.chains(chains)))
         if offered and self._lookups is not None:
             self._lookups.taken()
             answered[offered] = True
@@ -93,6 +102,8 @@ class Drafting:
             self._without_head = 0 if any(drafted) else self._without_head + 1
         found = np.full(len(batch.rows), -1, np.int32)
         for row, active in enumerate(batch.rows):
+            if head.name == self._roster.ahead and active.coupled:
+                continue  # the target reads them itself
             first = head.first_state(active)
             if row >= batch.decoding:
                 wanted = self._without_head < IDLE and active.request.drafter in ("", head.name)
@@ -100,10 +111,19 @@ class Drafting:
                 wanted = plan.drafter[row] == head.name and active.num_tokens - first < MISSED
             if wanted or drafted[row]:
                 found[row] = active.next_state(first)
-        return found
+        return found if (found >= 0).any() else NO_INTS
 
     def take_states(self, batch: Batch, work: TargetWork, reply: TargetReply) -> None:
-        """Keep the states that the target shipped until the head has been sent them."""
+        """Keep the states that the target shipped until the head has been sent them, and the drafts of its own head."""
+        if len(work.draft) and len(reply.draft_offsets):
+            ends, bounds = (reply.offsets[1:] - reply.offsets[:-1]).tolist(), reply.draft_offsets.tolist()
+            for active, emitted, start, end in zip(batch.rows, ends, bounds, bounds[1:]):
+                tokens = reply.draft_tokens[start:end].tolist()
+                if tokens:
+                    active.ahead = Offer(active.num_tokens + emitted, tokens, [])
+        elif work.draft.any() and len(reply.tokens):
+            log.warning("the target's own head has failed: %s drafts in its own process", self._roster.ahead)
+            self._roster.ahead = ""
         head = self._head
         if head is None or not len(reply.state_offsets):
             return
@@ -137,11 +157,20 @@ class Drafting:
         for channel in self._channels.values():
             channel.close()
 
+    def _ahead(self, batch: Batch, plan: Plan) -> list[int]:
+        """Return the rows whose drafts came with the last reply."""
+        name = self._roster.ahead
+        if not name or not self._roster.serves(name):
+            return []
+        rows = np.flatnonzero(plan.depth).tolist()
+        return [row for row in rows if plan.drafter[row] == name and batch.rows[row].coupled]
+
     def _rows_by_drafter(self, batch: Batch, plan: Plan) -> dict[str, list[int]]:
         """Return the rows to draft for, by drafter. Leaves out drafters that cannot be asked."""
         asked: dict[str, list[int]] = {}
         for row in np.flatnonzero(plan.depth).tolist():
-            if plan.drafter[row] != LOOKUP:
+            name = plan.drafter[row]
+            if name != LOOKUP and not (name == self._roster.ahead and batch.rows[row].coupled):
                 asked.setdefault(plan.drafter[row], []).append(row)
         serving = {name: rows for name, rows in asked.items() if self._roster.serves(name)}
         head = self._head

@@ -75,6 +75,7 @@ class Engine:
         self._target = TargetLink(target, origin, config.info or target.info())
         self._recovery = Recovery(scheduler, hooks.recover, self._fail)
         self.roster = Roster(config.drafters, clock)
+        self.roster.ahead = config.ahead
         sequence = count(1)
         failed = None if hooks.drafter_failed is None else guard.around("drafter failures", hooks.drafter_failed)
         channels = {
@@ -156,7 +157,9 @@ class Engine:
         """Run the target's pass. Return None if it failed; its requests have then been put back or failed."""
         states_from = self._drafting.states_from(batch, plan)
         try:
-            work, reply = self._target.step(batch, trees, divergence=plan.divergence, states_from=states_from)
+            work, reply = self._target.step(
+                batch, trees, divergence=plan.divergence, states_from=states_from, draft=plan.ahead
+            )
         except PortError as error:
             self.scheduler.unsent(batch)
             self._recovery.failed(batch, error, self._clock.now())

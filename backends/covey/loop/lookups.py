@@ -10,10 +10,8 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 
-import numpy as np
-
 from covey.contracts.ports import Companion
-from covey.contracts.types import NO_FLOATS, Offer, Open, Trees
+from covey.contracts.types import Offer, Open, Trees
 from covey.process.worker import Worker
 from covey.requests.active import ActiveRequest
 from covey.requests.scheduler import Batch
@@ -81,11 +79,5 @@ def _open(companion: Companion) -> None:
 
 def trees_of(rows: Sequence[ActiveRequest], depths: Sequence[int]) -> Trees:
     """Return the first `depths` tokens of the requests' offers, as chains."""
-    chains = [(active.offer.tokens[:depth] if active.offer is not None else []) for active, depth in zip(rows, depths)]
-    sizes = [len(chain) for chain in chains]
-    return Trees(
-        np.cumsum([0, *sizes]).astype(np.int32),
-        np.asarray([token for chain in chains for token in chain], np.int32),
-        np.asarray([place - 1 for size in sizes for place in range(size)], np.int32),
-        NO_FLOATS,
-    )
+    offers = [([] if active.offer is None else active.offer.tokens) for active in rows]
+    return Trees.chains([offer[:depth] for offer, depth in zip(offers, depths)])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from covey.contracts.ports import Target
-from covey.contracts.types import NO_TOP, Ints, Progress, TargetInfo, TargetReply, TargetWork, Trees
+from covey.contracts.types import NO_INTS, NO_TOP, Ints, Progress, TargetInfo, TargetReply, TargetWork, Trees
 from covey.requests.active import ActiveRequest, crop
 from covey.requests.rounds import Plan
 from covey.requests.scheduler import Batch
@@ -24,7 +24,7 @@ class TargetLink:
         return self._target.info()
 
     def step(
-        self, batch: Batch, trees: Trees, *, divergence: bool, states_from: Ints
+        self, batch: Batch, trees: Trees, *, divergence: bool, states_from: Ints, draft: Ints = NO_INTS
     ) -> tuple[TargetWork, TargetReply]:
         """Run the pass over a batch and its drafts. Return message and reply. Raises PortError if it failed."""
         self._sequence += 1
@@ -42,6 +42,7 @@ class TargetLink:
             origin=self._origin,
             divergence=divergence,
             states_from=states_from,
+            draft=draft,
         )
         reply = self._target.step(work)
         opened = {opening.tag for opening in batch.opens}

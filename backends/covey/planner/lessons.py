@@ -89,11 +89,13 @@ def lesson_of(done: Round, choice: Choice, max_depth: int) -> Lesson:
     outcome = None
     if done.emitted:
         names = [name for name, answered in answers.items() if answered]
+        # The target's own head drafts at the end of a pass, for the next round; in steady state this is a round's cost.
+        own = done.reply.draft_seconds
         outcome = Outcome(
             seconds=seconds,
             tokens=done.emitted,
-            draft_seconds=done.times.draft,
-            verify_seconds=done.times.verify,
+            draft_seconds=done.times.draft + own,
+            verify_seconds=max(0.0, done.times.verify - own - done.reply.catch_up_seconds),
             catch_up_seconds=done.drafted.catch_up_seconds,
             verified=batch.decoding + len(done.kept.tokens),
             trials=_trials(done, names, max_depth) if names else {},

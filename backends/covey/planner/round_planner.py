@@ -10,6 +10,8 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
+import numpy as np
+
 from covey.bandits.policy import Kind, LengthPolicy, Outcome, Reason, Situation
 from covey.contracts.types import Trees
 from covey.planner.decisions import DecisionLog
@@ -100,7 +102,8 @@ def situation_of(
         serves = roster.serves(name)
         served, alike = served or serves, alike and serves
         counts[name] = counts.get(name, 0) + 1
-        unseen = active.num_tokens - active.seen.get(name, 0)
+        ahead = name == roster.ahead and active.coupled
+        unseen = active.num_tokens - (active.seen_ahead if ahead else active.seen.get(name, 0))
         lag = max(lag, unseen)
         missed[name] = missed.get(name, 0) + unseen
         random = not active.request.sampling.greedy
@@ -157,6 +160,13 @@ class RoundPlanner:
         self._previous = 0  # the deepest draft of the last round that decoded; 0 if the policy chose no drafts
         self._unlearnt: Round | None = None
         self._offers = Offers()
+        self._next: Choice | None = None  # by which the target's own head drafts for the next round
+
+    @property
+    def chains(self) -> bool:
+        """Return whether every draft is a chain that is verified whole, without a drafter's distributions."""
+        whole = isinstance(self.selector, VerifyAll) and not self._drafters.divergence
+        return whole and self._width == 1 and self.policy.width is None
 
     def plan(self, batch: Batch, roster: Roster, budget: int) -> Plan:
         """Plan a round. The policy is asked only if some row leaves the depth to it."""
@@ -173,6 +183,9 @@ class RoundPlanner:
         cap = capped(batch, plan, depth, situation.ceiling, self._max_depth) if situation.shares else ""
         choice = Choice(situation, depth, reason, cap)
         plan = replace(plan, why=assigned.why)
+        if roster.ahead:
+            plan, choice = self._one_round_later(plan, choice, batch, roster.ahead, budget)
+            depth, reason = choice.depth, choice.reason
         if reason.word != "explore":  # offers would replace the drafts that exploration pays for
             plan = self._with_offers(plan, batch, situation, depth, budget)
         return replace(
@@ -181,6 +194,25 @@ class RoundPlanner:
             divergence=self._drafters.divergence,
             log_q=self.selector.log_q,
         )
+
+    def _one_round_later(self, plan: Plan, choice: Choice, batch: Batch, head: str, budget: int) -> tuple[Plan, Choice]:
+        """Return the plan and its choice where the target's own head drafts ahead. Its rows verify the drafts that they
+        have, by the last round's choice; the depths of this one are for the next round's drafts."""
+        mine = [name == head and active.coupled for name, active in zip(plan.drafter, batch.rows)]
+        if not any(mine):
+            return plan, choice
+        most = max(0, spare(batch, budget))
+        have = [
+            min(len(active.drafted_ahead), active.room - 1, most) if own else int(depth)
+            for active, own, depth in zip(batch.rows, mine, plan.depth.tolist())
+        ]
+        plan = replace(plan, depth=np.array(have, np.int32), ahead=np.where(mine, plan.depth, 0).astype(np.int32))
+        last, self._next = self._next, choice
+        if last is None or not plan.depth.any():
+            return plan, choice
+        if (last.situation.rows, last.situation.prefill) != (choice.situation.rows, choice.situation.prefill):
+            last = replace(last, situation=choice.situation)
+        return plan, last
 
     def _with_offers(self, plan: Plan, batch: Batch, situation: Situation, depth: int, budget: int) -> Plan:
         """Return the plan with offers from texts, if the cost of drafts has been measured."""

@@ -55,6 +55,7 @@ class Roster:
 
     def __init__(self, names: Iterable[str], clock: Clock) -> None:
         self._clock = clock
+        self.ahead = ""  # the head that the target computes as well: rows get its drafts with the reply to each pass
         self._entries = {name: _Entry(Backoff(FIRST_REST, LONGEST_REST, clock.now)) for name in names}
 
     @property

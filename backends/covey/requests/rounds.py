@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from covey.bandits.policy import Reason, Situation
 from covey.contracts.ports import Clock
-from covey.contracts.types import LOOKUP, Ints, TargetReply, Trees
+from covey.contracts.types import LOOKUP, NO_INTS, Ints, TargetReply, Trees
 from covey.kv.elastic import Pressure
 from covey.requests.pace import Pace
 from covey.requests.scheduler import Batch
@@ -44,6 +44,7 @@ class Plan:
     choice: Choice | None = None  # None: no length policy learns from the round
     divergence: bool = False  # drafters ship q rows, and the target computes its block divergence from them
     log_q: bool = False  # drafters ship the log-probabilities of their drafts, without noise
+    ahead: Ints = field(default_factory=lambda: NO_INTS)  # by row: what the target's own head drafts for the next round
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,6 +29,7 @@ LEAST = 1024  # tokens of the least pool that is worth a start
 MOST = (1 << 31) - (1 << 21)  # tokens, whose places are numbers of 32 bits
 SERVER, DRAFTER = 768 << 20, 192 << 20  # measured with the bundled models: a server's processes, and each drafter's
 CPU, GPU = "cpu", "cuda"
+HEAD_BLOCKS = 1024  # most KV blocks of a target's own head; it forgets the texts that it drafted for longest ago
 NO_PRODUCT: tuple[int, ...] = (0, 0)  # the shape of what makes states for a head, where there is none
 _BYTES = {"float64": 8, "float32": 4, "bfloat16": 2, "float16": 2}
 _LOOK = """
@@ -158,6 +159,11 @@ def of_drafter(name: str, folder: Path, settings: DrafterSettings, gpu: Gpu, tar
         weights = number * sum(math.prod(tensor.shape) for tensor in of.weights.values())
         part = Part(name, device, weights, 2 * of.kv_heads * of.head_dim * number, of.max_positions)
     return replace(part, pool=settings.kv_blocks * BLOCK * part.token or settings.kv_memory_mb << 20)
+
+
+def with_own_head(part: Part, head: Part) -> Part:
+    """Return what a target takes that drafts with its head itself."""
+    return replace(part, weights=part.weights + head.weights + HEAD_BLOCKS * BLOCK * head.token)
 
 
 def blocks(part: Part, block_size: int, section: str) -> int:

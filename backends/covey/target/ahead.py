@@ -1,11 +1,12 @@
-"""Computes the next plain pass while the reply to the last one travels.
+"""Computes the next pass while the reply to the last one travels.
 
-The next message most likely asks for the same rows, one token on. A plain pass over them needs nothing from that
-message, so the target's computing thread begins it at once. The message takes its result if all its rows decode
-plainly. Otherwise the pass is stopped, or its result dropped, and the message is computed as usual. A pass commits
-nothing, and a later one overwrites its KV with the same values.
+The next message most likely asks for the same rows, with the drafts that the target's own head made for them
+(`covey.target.own_head`), or with none. A pass over these needs nothing from that message, so the target's computing
+thread begins it at once. The message takes its result if it has the same drafts for each of its rows. Otherwise the
+pass is stopped, or its result dropped, and the message is computed as usual. A pass commits nothing, and a later one
+overwrites its KV.
 
-A failed guess costs time: little if the model can stop, else a pass. So the share of plain messages is tracked all the
+A failed guess costs time: little if the model can stop, else a pass. So the share of right guesses is tracked all the
 time, and guesses are computed only while it is high.
 """
 
@@ -20,6 +21,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from covey.contracts.types import Trees
 from covey.kv.sequences import Sequence
 from covey.models.lanes import Stop
 from covey.runtimes.compute import Compute
@@ -40,6 +42,7 @@ class Precomputed:
 
     index: dict[Sequence, int]  # to its row; keeps the sequences alive, so that no new one gets the id of an old one
     lengths: list[int]
+    drafts: list[int]  # how many of each row were verified
     verified: Verified
     seconds: float
 
@@ -48,10 +51,14 @@ class Precomputed:
         row = self.index.get(sequence)
         return row if row is not None and self.lengths[row] == sequence.num_tokens else None
 
+    def drafts_of(self, rows: Rows[int]) -> int:
+        """Return how many drafts of these rows were verified."""
+        return sum(self.drafts[row] for row in rows)
+
 
 class Ahead:
-    """Owns the guess in flight. `compute` runs a plain pass over rows, in `thread`, and changes none of them. It
-    returns None if it was stopped; only a `stoppable` one ever is.
+    """Owns the guess in flight. `compute` runs a pass over rows and their drafts, in `thread`, and changes none of
+    them. It returns None if it was stopped; only a `stoppable` one ever is.
 
     A GPU works on its pass while Python does other work; `compute` sets `launched` as soon as the GPU has the pass.
     Only one thread can run Python at a time, so `guess` waits for `launched`. Otherwise the GPU would wait until the
@@ -59,7 +66,7 @@ class Ahead:
 
     def __init__(
         self,
-        compute: Callable[[list[Sequence], Stop], Verified | None],
+        compute: Callable[[list[Sequence], Trees, Stop], Verified | None],
         thread: Compute,
         launched: threading.Event | None = None,
         *,
@@ -73,7 +80,8 @@ class Ahead:
         self._worth, self._forgetting = WORTH, FORGETTING
         if stoppable:
             self._worth, self._forgetting = STOPPABLE_WORTH, STOPPABLE_FORGETTING
-        self._guess: set[int] | None = None  # tags that the next message should ask for, whether computed or not
+        # The drafts of each tag that the next message should ask for, whether computed or not.
+        self._guess: dict[int, list[int]] | None = None
         self._came_true = 1.0
 
     def collect(self, *, wanted: bool) -> Precomputed | None:
@@ -87,32 +95,39 @@ class Ahead:
         found = running.result()
         return found if wanted else None
 
-    def score(self, tags: Rows[int], *, plain: bool) -> None:
-        """Score the last guess. `tags` are the rows of the next message; `plain`: they decode plainly."""
+    def expects(self, tags: Rows[int], trees: Trees) -> bool:
+        """Return whether the last guess has these rows with these drafts. Does not mutate."""
+        guess, bounds, tokens = self._guess, trees.offsets.tolist(), trees.tokens.tolist()
+        return guess is not None and all(
+            guess.get(tag) == tokens[start:end] for tag, start, end in zip(tags, bounds, bounds[1:])
+        )
+
+    def score(self, *, right: bool) -> None:
+        """Score the last guess, if there was one."""
         if self._guess is not None:
-            came_true = plain and self._guess.issuperset(tags)
-            self._came_true += self._forgetting * (came_true - self._came_true)
+            self._came_true += self._forgetting * (right - self._came_true)
         self._guess = None
 
-    def guess(self, rows: list[Sequence]) -> None:
-        """Begin the pass that the next message will need if these rows go on and no others join."""
+    def guess(self, rows: list[Sequence], trees: Trees) -> None:
+        """Begin the pass that the next message will need if these rows go on with these drafts, and no others join."""
         if not rows:
             return
-        self._guess = {row.tag for row in rows}
+        bounds, tokens = trees.offsets.tolist(), trees.tokens.tolist()
+        self._guess = {row.tag: tokens[start:end] for row, start, end in zip(rows, bounds, bounds[1:])}
         if self._came_true < self._worth:
             return
         self._stop = np.zeros(1, np.int64)
         if self._launched is not None:
             self._launched.clear()
-        self._running = self._thread.submit(self._precompute, (rows, self._stop))
+        self._running = self._thread.submit(self._precompute, (rows, trees, self._stop))
         if self._launched is not None:
             self._launched.wait(LAUNCHING)
 
-    def _precompute(self, given: tuple[list[Sequence], Stop]) -> Precomputed | None:
-        started, (rows, stop) = time.perf_counter(), given
+    def _precompute(self, given: tuple[list[Sequence], Trees, Stop]) -> Precomputed | None:
+        started, (rows, trees, stop) = time.perf_counter(), given
         lengths = [row.num_tokens for row in rows]
-        verified = self._compute(rows, stop)
+        verified = self._compute(rows, trees, stop)
         if verified is None:
             return None
         index = {row: at for at, row in enumerate(rows)}
-        return Precomputed(index, lengths, verified, time.perf_counter() - started)
+        return Precomputed(index, lengths, trees.sizes.tolist(), verified, time.perf_counter() - started)

@@ -9,6 +9,7 @@ import logging
 import os
 import threading
 import time
+from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -16,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from covey.contracts.profile import TargetSettings
+from covey.contracts.profile import DrafterSettings, TargetSettings
 from covey.contracts.types import (
     LEAST_LOGPROB,
     NO_FLOATS,
@@ -27,6 +28,7 @@ from covey.contracts.types import (
     Open,
     Resized,
     RowStatus,
+    Rule,
     Sampling,
     Scores,
     TargetInfo,
@@ -49,12 +51,14 @@ from covey.sampling.drawing import Context, SettingsTable, draw, log_probabiliti
 from covey.sampling.likeliest import likeliest
 from covey.target.ahead import Ahead, Precomputed
 from covey.target.divergence import NO_DIVERGENCE
+from covey.target.own_head import OwnHead, Wish
 from covey.target.packing import Packing, path_to
 from covey.target.verification import Mask, Places, Verified, pick, rows_of, verify
 from covey.text.grammar import Grammars
 from covey.wire.ledger import Ledger
 
 if TYPE_CHECKING:
+    from covey.drafters.neural import NeuralDrafter
     from covey.models.heads import Taps
     from covey.runtimes.resizing import AnyModel
 
@@ -77,10 +81,12 @@ class TargetRunner:
         run_ahead: bool = False,
         identity: str = "",
         compute: Compute | None = None,
+        head: NeuralDrafter | None = None,
     ) -> None:
-        """`compute` is the thread that loaded the model."""
+        """`compute` is the thread that loaded the model. `head` drafts in this process (`covey.target.own_head`)."""
         self._model = model
         self._maker = model if isinstance(model, heads.StateMaker) and model.state_width else None
+        self._own_head = None if head is None or self._maker is None else OwnHead(head, self._maker)
         self._thread = Compute() if compute is None else compute
         on_cpu = model.device == "cpu"  # a GPU gave all its memory when the model was loaded
         pool = BlockPool(blocks, footprint.Spare(footprint.available() // LEFT)) if on_cpu else BlockPool(blocks)
@@ -92,7 +98,7 @@ class TargetRunner:
         # Set as soon as a GPU has a pass. Models elsewhere have computed it when `forward` returns.
         self._launched = threading.Event() if model.device.startswith("cuda") else None
         self._until = model if isinstance(model, Stoppable) else None
-        ahead = Ahead(self._plain, self._thread, self._launched, stoppable=self._until is not None)
+        ahead = Ahead(self._guessed, self._thread, self._launched, stoppable=self._until is not None)
         self._ahead = ahead if run_ahead else None
         self._info = TargetInfo(
             model=name,
@@ -112,6 +118,7 @@ class TargetRunner:
             state_width=0 if self._maker is None else self._maker.state_width,
             weight_type=model.weight_type,
             processor=cpu.label() if model.device == "cpu" else _gpu_name(),
+            drafts=self._own_head is not None,
         )
 
     @classmethod
@@ -125,10 +132,11 @@ class TargetRunner:
         depth: int = 0,
         most_blocks: int = 0,
         head: str = "",
+        own: DrafterSettings | None = None,
     ) -> TargetRunner:
         """Return the target that the settings describe, from `folder`. No pass has more than `token_budget` tokens, and
         few rows have drafts deeper than `depth`. Its pool may grow to `most_blocks`. If `head` names a folder, the
-        target makes states for that head."""
+        target makes states for that head; with the drafters' settings as `own`, it also drafts with it."""
         asked, settings = settings, typed(folder, settings)
         if settings.runtime == TORCH and asked.runtime == "auto":
             log.info("%s: PyTorch computes it: %s", folder, why_not(folder, asked))
@@ -153,6 +161,7 @@ class TargetRunner:
             run_ahead=settings.run_ahead,
             identity=_identity(folder, replace(settings, folder="", memory=1.0, kv_memory_mb=0, kv_blocks=0)),
             compute=compute,
+            head=_own_head(head, folder, own, depth) if own is not None and settings.runtime == NATIVE else None,
         )
 
     def info(self) -> TargetInfo:
@@ -172,14 +181,15 @@ class TargetRunner:
 
     def _step(self, work: TargetWork) -> TargetReply:
         started = time.perf_counter()
-        plain = not (len(work.trees.tokens) or work.opens) and bool((work.chunk == 1).all())
-        precomputed = self._ahead.collect(wanted=plain) if self._ahead is not None else None
+        alike = not (work.opens or work.divergence) and bool((work.chunk == 1).all())
+        alike = alike and self._ahead is not None and self._ahead.expects(work.tags.tolist(), work.trees)
+        precomputed = self._ahead.collect(wanted=alike) if self._ahead is not None else None
         reused = {tag: sequence.num_cached_tokens for tag, sequence in self._ledger.update(work).items()}
         if not len(work.tags) and not len(self._sequences):
             self.check()  # idle, so the check delays no request
         reply = self._pass(work, reused, started, precomputed)
         if self._ahead is not None:
-            self._ahead.score(work.tags.tolist(), plain=plain)
+            self._ahead.score(right=alike)
             self._guess(self._ahead, work, reply)
         return reply
 
@@ -190,24 +200,47 @@ class TargetRunner:
 
     def _close(self, sequence: Sequence, _ended: bool) -> None:
         self._sequences.close(sequence)
+        if self._own_head is not None:
+            self._own_head.forget(sequence.tag)
         self._settings.remove(sequence.settings)
         self._grammars.remove(sequence.settings)
 
     def _guess(self, ahead: Ahead, work: TargetWork, reply: TargetReply) -> None:
-        """Begin the next pass, as if it had no drafts, without rows that have ended or find no block."""
-        emitted = reply.offsets[1:] - reply.offsets[:-1]
-        if not len(work.room) or not emitted.all():
+        """Begin the next pass with the drafts of the reply, without rows that find no block or have ended."""
+        if not (reply.offsets[1:] > reply.offsets[:-1]).all():
             return
-        rows, tokens, bounds = [], reply.tokens.tolist(), reply.offsets.tolist()
-        for tag, left, start, end in zip(work.tags.tolist(), (work.room - emitted).tolist(), bounds, bounds[1:]):
-            sequence = self._ledger.get(work, tag)
-            if sequence is None or left <= 0:
-                continue
-            if any(token in self._settings.sampling(sequence.settings).end_ids for token in tokens[start:end]):
-                continue
-            if self._sequences.reserve(sequence, sequence.num_tokens):
+        rows, drafts = [], list[Ints]()
+        bounds = reply.draft_offsets if len(reply.draft_offsets) else np.zeros(len(work.tags) + 1, np.int32)
+        for row, sequence, _ in self._going_on(work, reply.offsets, reply.tokens):
+            draft = reply.draft_tokens[bounds[row] : bounds[row + 1]]
+            if self._sequences.reserve(sequence, sequence.num_tokens + len(draft)):
                 rows.append(sequence)
-        ahead.guess(rows)
+                drafts.append(draft)
+        ahead.guess(rows, Trees.chains(drafts))
+
+    def _going_on(self, work: TargetWork, offsets: Ints, tokens: Ints) -> Iterator[tuple[int, Sequence, int]]:
+        """Yield the rows that have emitted tokens and not ended with them, and how many more they may emit."""
+        emitted, bounds = (offsets[1:] - offsets[:-1]).tolist(), offsets.tolist()
+        for row, (tag, room) in enumerate(zip(work.tags.tolist(), work.room.tolist())):
+            sequence, left = self._ledger.get(work, tag), room - emitted[row]
+            if sequence is None or left <= 0 or not emitted[row]:
+                continue
+            ends = self._settings.sampling(sequence.settings).end_ids
+            if not any(token in ends for token in tokens[bounds[row] : bounds[row + 1]].tolist()):
+                yield row, sequence, left
+
+    def _drafts(self, work: TargetWork, offsets: Ints, tokens: Ints) -> dict[str, Any]:
+        """Return the drafts for the next pass, of the rows that want some."""
+        if self._own_head is None or not work.draft.any():
+            return {}
+        depths, wishes = work.draft.tolist(), []
+        for row, sequence, left in self._going_on(work, offsets, tokens):
+            sampling = self._settings.sampling(sequence.settings)
+            depth = min(depths[row], left - 1, self._info.max_positions - sequence.num_tokens)
+            if depth > 0 and sampling.rule is Rule.COUPLED:
+                num_prompt = int(self._settings.num_prompt[sequence.settings])
+                wishes.append(Wish(row, sequence, depth, sampling, num_prompt))
+        return self._own_head.draft(len(work.tags), wishes)
 
     def _pass(
         self, work: TargetWork, reused: dict[int, int], started: float, precomputed: Precomputed | None
@@ -241,12 +274,14 @@ class TargetRunner:
             for sequence in rows:
                 self._sequences.settle(sequence)
         known = [self._ledger.get(work, tag) for tag in work.tags.tolist()]
+        offsets = np.cumsum(offsets, dtype=np.int32)
+        more = self._states(work.states_from, known, status) | self._drafts(work, offsets, tokens)
         return TargetReply(
             status=status,
             num_cached_tokens=np.asarray([row.num_cached_tokens if row else 0 for row in known], np.int32),
             reused=np.asarray([reused.get(tag, 0) for tag in work.tags.tolist()], np.int32),
             accepted=accepted,
-            offsets=np.cumsum(offsets, dtype=np.int32),
+            offsets=offsets,
             tokens=tokens,
             logprobs=logprobs,
             free_blocks=self._sequences.pool.available,
@@ -257,7 +292,7 @@ class TargetRunner:
             top=top,
             scored=np.cumsum([0, *counts], dtype=np.int32) if counts.any() else NO_INTS,
             scores=scores,
-            **self._states(work.states_from, known, status),
+            **more,
         )
 
     def _states(self, first: Ints, rows: list[Sequence | None], status: Ints) -> dict[str, Any]:
@@ -281,13 +316,13 @@ class TargetRunner:
     ) -> tuple[Mask, Verified | None, Scores]:
         """Verify these rows as `_compute` does, or take what was computed ahead if that has all of them."""
         known = [] if precomputed is None else [at for row in rows if (at := precomputed.row(row)) is not None]
-        if precomputed is None or len(known) < len(rows):
+        if precomputed is None or len(known) < len(rows) or len(trees.tokens) != precomputed.drafts_of(known):
             return self._compute(rows, chunk, trees, divergence)
         return np.ones(len(rows), np.bool_), pick(precomputed.verified, np.asarray(known, np.int64)), NO_SCORES
 
-    def _plain(self, rows: list[Sequence], stop: Stop) -> Verified | None:
-        """Run a plain pass. Return None if it was stopped."""
-        verified = self._compute(rows, [1] * len(rows), Trees.empty(len(rows)), False, stop)[1]
+    def _guessed(self, rows: list[Sequence], trees: Trees, stop: Stop) -> Verified | None:
+        """Run a pass over rows that decode. Return None if it was stopped."""
+        verified = self._compute(rows, [1] * len(rows), trees, False, stop)[1]
         assert verified is not None or stop[0], "every row that decodes has logits"
         return verified
 
@@ -459,6 +494,20 @@ def open_target(
     if model.device.startswith("cuda"):
         compute.run(_warm_up_draws, model.vocab_size)
     return compute, model
+
+
+def _own_head(head: str, folder: str | Path, settings: DrafterSettings, depth: int) -> NeuralDrafter | None:
+    """Return the head in its folder for the target in another; None where there is none."""
+    if not head:
+        return None
+    from covey.drafters.neural import NeuralDrafter
+
+    settings = replace(
+        settings, kv_memory_mb=0, kv_blocks=min(settings.kv_blocks or budget.HEAD_BLOCKS, budget.HEAD_BLOCKS)
+    )
+    made = NeuralDrafter.load(head, settings, name="own head", depth=depth, target=folder)
+    made.warm_up()
+    return made
 
 
 def _identity(folder: str | Path, settings: TargetSettings) -> str:

@@ -67,6 +67,8 @@ def check_target_work(work: TargetWork) -> None:
     _within(1, base=work.base)
     _within(0, chunk=work.chunk, room=work.room)
     must(len(work.states_from) in (0, rows), "states_from has %d values for %d rows", len(work.states_from), rows)
+    must(len(work.draft) in (0, rows), "draft has %d values for %d rows", len(work.draft), rows)
+    _within(0, MOST_DEPTH, draft=work.draft)
     _trees(work.trees, rows)
     _opens(work.opens)
 
@@ -105,10 +107,13 @@ def check_target_reply(reply: TargetReply, rows: int | None) -> None:
         shares = (reply.divergence >= 0) & (reply.divergence <= 1) | (reply.divergence == -1)
         must(bool(shares.all()), "divergence %s: each must be a share, or -1", reply.divergence)
     _states(reply, len(reply.status))
+    if len(reply.draft_offsets) or len(reply.draft_tokens):
+        check_offsets("draft_offsets", reply.draft_offsets, len(reply.status), len(reply.draft_tokens))
+        _within(0, draft_tokens=reply.draft_tokens)
     free, total = reply.free_blocks, reply.total_blocks
     must(0 <= free <= total, "%d of %d blocks are free", free, total)
     must(reply.epoch >= 0, "epoch %d", reply.epoch)
-    _times(reply.seconds)
+    _times(reply.seconds, reply.draft_seconds, reply.catch_up_seconds)
 
 
 def _states(message: TargetReply | DraftWork, rows: int) -> None:

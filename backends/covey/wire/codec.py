@@ -50,7 +50,7 @@ from covey.wire.checks import (
 )
 from covey.wire.token import same
 
-VERSION = 20
+VERSION = 21
 REQUEST_TENSOR = "message"
 REPLY_TENSOR = "reply"
 
@@ -92,7 +92,17 @@ INFO_REQUEST = Layout(1, {})
 INFO_REPLY = Layout(2, {"info": "u1"})
 TARGET_WORK = Layout(
     3,
-    {"head": "i8", "tags": "i4", "base": "i4", "chunk": "i4", "room": "i4", "states_from": "i4", **_TREES, **_OPENS},
+    {
+        "head": "i8",
+        "tags": "i4",
+        "base": "i4",
+        "chunk": "i4",
+        "room": "i4",
+        "states_from": "i4",
+        "draft": "i4",
+        **_TREES,
+        **_OPENS,
+    },
     head=("sequence", "epoch", "origin", "divergence"),
 )
 TARGET_REPLY = Layout(
@@ -115,9 +125,11 @@ TARGET_REPLY = Layout(
         "scores.top.ids": "i4",
         "scores.top.logprobs": "f4",
         **_STATES,
+        "draft_offsets": "i4",
+        "draft_tokens": "i4",
     },
     head=("free_blocks", "total_blocks", "epoch"),
-    seconds=("seconds",),
+    seconds=("seconds", "draft_seconds", "catch_up_seconds"),
 )
 DRAFT_WORK = Layout(
     5,

@@ -1,0 +1,235 @@
+"""A head in the target's own process drafts as the head's own process would, and never changes a text."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from covey.contracts.ports import Drafter
+from covey.contracts.profile import DrafterSettings, SpeculationSettings, TargetSettings
+from covey.contracts.types import DraftReply, DraftWork, Ints, Open, Rule, Sampling, TargetReply, TargetWork, Trees
+from covey.drafters.neural import NeuralDrafter
+from covey.planner.build import build
+from covey.target.runner import TargetRunner
+from covey.wire import codec
+from tests.engines import engine_to, finish
+from tests.fakes import Collector, request
+from tests.models import tiny_heads, tiny_models
+from tests.models.tiny_heads import Formula
+
+HEAD = "draft_head"
+DRAFTER = DrafterSettings(dtype="float32", kv_blocks=64)
+TARGET = TargetSettings(dtype="float32", device="cpu", kv_blocks=60, threads=1, head=HEAD)
+RNG = np.random.default_rng(4)
+PROMPTS = [RNG.integers(2, 97, length).tolist() for length in (40, 2, 17, 70)]
+KINDS = [Sampling(), Sampling(temperature=0.8, top_p=0.9), Sampling(temperature=1.0, rule=Rule.REJECTION)]
+
+
+@pytest.fixture(scope="module")
+def target(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tiny_models.build(tmp_path_factory.mktemp("models") / "target", "llama", **tiny_heads.TARGET)
+
+
+@pytest.fixture(scope="module")
+def head(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tiny_heads.build(tmp_path_factory.mktemp("models") / "head")
+
+
+def opened(target: Path, head: Path, **changes: Any) -> TargetRunner:
+    settings = replace(TARGET, **changes)
+    return TargetRunner.load(target, settings, token_budget=64, name="target", depth=4, head=str(head), own=DRAFTER)
+
+
+def ints(*values: int) -> Ints:
+    return np.asarray(values, np.int32)
+
+
+class Text:
+    """One request, round by round, over the wire."""
+
+    def __init__(self, runner: TargetRunner, prompt: list[int], sampling: Sampling, room: int = 40) -> None:
+        self.runner, self.tokens, self.room = runner, list(prompt), len(prompt) + room
+        self._opens: tuple[Open, ...] = (Open(1, ints(*prompt), len(prompt), sampling),)
+        self._sequence, self._cached = 0, 0
+
+    def step(self, draft: int, trees: Trees | None = None) -> TargetReply:
+        self._sequence += 1
+        work = TargetWork(
+            ints(1),
+            ints(len(self.tokens)),
+            ints(len(self.tokens) - self._cached),
+            Trees.empty(1) if trees is None else trees,
+            self._opens,
+            sequence=self._sequence,
+            room=ints(self.room - len(self.tokens)),
+            origin=7,
+            draft=ints(draft),
+        )
+        reply = self.runner.step(codec.decode_target_work(codec.encode(work)))
+        self._opens, self._cached = (), int(reply.num_cached_tokens[0])
+        self.tokens += reply.tokens.tolist()
+        return codec.decode_target_reply(codec.encode(reply))
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_it_drafts_what_the_heads_own_process_would(temperature: float, target: Path, head: Path) -> None:
+    """From the first token on, after rounds without drafts, and behind accepted and rejected ones."""
+    runner, sampling = opened(target, head), Sampling(temperature, seed=5)
+    assert runner.info().drafts
+    apart = NeuralDrafter.load(head, DRAFTER, name=HEAD, target=target)
+    text, drafts, told = Text(runner, PROMPTS[0], sampling), list[int](), 0
+    for round_, depth in enumerate([3, 4, 0, 0, 2, 4, 4, 1]):
+        reply = text.step(depth, Trees.chains([drafts]) if drafts else None)
+        drafts = reply.draft_tokens.tolist()
+        if not depth:
+            assert not drafts
+            continue
+        slots = next(iter(runner._ledger.states())).slots
+        first, last = max(0, told - 1), len(text.tokens) - 1
+        opening = Open(1, ints(*text.tokens), len(PROMPTS[0]), sampling)
+        work = DraftWork(
+            ints(1),
+            ints(told or last + 1),
+            ints(0, last + 1 - told if told else 0),
+            ints(*(text.tokens[told:] if told else [])),
+            ints(depth),
+            ints(1),
+            ints(round_ + 1),
+            opens=() if told else (opening,),
+            state_offsets=ints(0, last - first),
+            states=runner._maker.states(slots[first:last]),  # type: ignore[union-attr]
+        )
+        assert drafts == apart.draft(work).trees.tokens.tolist()
+        assert len(drafts) == depth
+        told = last + 1
+    runner.check()
+
+
+def test_greedy_drafts_are_the_formulas(target: Path, head: Path) -> None:
+    formula, text = Formula(head, target), Text(opened(target, head), PROMPTS[2], Sampling())
+    for _ in range(4):
+        reply = text.step(3)
+        states = tiny_heads.floats(tiny_heads.words(formula.states(text.tokens[:-1])))
+        assert reply.draft_tokens.tolist() == formula.chain(text.tokens, states, 3)
+        assert reply.draft_seconds > 0
+
+
+def test_the_next_pass_is_made_with_its_drafts_before_it_is_asked_for(target: Path, head: Path) -> None:
+    runner = opened(target, head)
+    passes, forward = list[int](), runner._model.forward_until  # type: ignore[union-attr]
+
+    def counted(work: Any, stop: Any) -> Any:
+        passes.append(len(work.tokens))
+        return forward(work, stop)
+
+    runner._model.forward_until = counted  # type: ignore[union-attr, method-assign]
+    text, drafts = Text(runner, PROMPTS[0], Sampling()), list[int]()
+    for number in range(6):
+        reply = text.step(3, Trees.chains([drafts]) if drafts else None)
+        drafts = reply.draft_tokens.tolist()
+        runner._ahead._running.result()  # type: ignore[union-attr]
+        assert passes == [4] * (number + 1), "one for each message: its result was taken"
+
+
+def test_a_message_with_other_drafts_gets_its_own_pass(target: Path, head: Path) -> None:
+    plain, text = Text(opened(target, head), PROMPTS[0], Sampling()), Text(opened(target, head), PROMPTS[0], Sampling())
+    drafts: list[int] = []
+    for cut in (4, 2, 0, 4, 1):
+        plain.step(0)
+        drafts = text.step(4, Trees.chains([drafts[:cut]])).draft_tokens.tolist()
+    while len(plain.tokens) < len(text.tokens):
+        plain.step(0)
+    assert plain.tokens[: len(text.tokens)] == text.tokens
+
+
+def test_it_drafts_no_deeper_than_a_text_may_grow_and_not_behind_its_end(target: Path, head: Path) -> None:
+    text = Text(opened(target, head), PROMPTS[0], Sampling(), room=4)
+    assert [len(text.step(4).draft_tokens) for _ in range(4)] == [2, 1, 0, 0]
+    (end,) = {Text(opened(target, head), PROMPTS[0], Sampling()).step(0).tokens[0]}
+    ending = Text(opened(target, head), PROMPTS[0], Sampling(end_ids=(int(end),)))
+    assert not len(ending.step(4).draft_tokens)
+
+
+def test_other_rules_get_none(target: Path, head: Path) -> None:
+    text = Text(opened(target, head), PROMPTS[0], KINDS[2])
+    reply = text.step(4)
+    assert reply.draft_offsets.tolist() == [0, 0]
+
+
+class Counted:
+    """A head's own process that counts calls for drafts."""
+
+    def __init__(self, drafter: NeuralDrafter) -> None:
+        self._drafter, self.asked = drafter, 0
+
+    def info(self) -> Any:
+        return self._drafter.info()
+
+    def draft(self, work: DraftWork) -> DraftReply:
+        self.asked += bool(work.depth.any())
+        return self._drafter.draft(work)
+
+
+def answers(
+    runner: TargetRunner, sampling: Sampling, policy: str, drafter: Drafter | None, *, times: int = 2
+) -> Collector:
+    sink, limits = Collector(), {"max_running": 3, "token_budget": 32, "growth_tokens": 16, "block_size": 32}
+    drafters = {} if drafter is None else {HEAD: drafter}
+    planner = build(SpeculationSettings(policy=policy, drafters=tuple(drafters)), tuple(drafters))
+    engine = engine_to(sink, runner, planner, drafters, ahead=HEAD if drafters else "", **limits)
+    if drafter is not None:
+        engine.roster.came(HEAD, drafter.info())
+    key = 0
+    for _ in range(times):
+        for prompt in PROMPTS:
+            key += 1
+            engine.submit(request(key, prompt, 30, sampling=replace(sampling, seed=key % len(PROMPTS))))
+        finish(engine)
+    return sink
+
+
+@pytest.mark.parametrize("policy", ["fixed:3", "adaptive"])
+@pytest.mark.parametrize("sampling", KINDS[:2], ids=["greedy", "coupled"])
+def test_the_text_is_the_same_with_it_and_without(sampling: Sampling, policy: str, target: Path, head: Path) -> None:
+    """Prompts longer than a pass, prefixes found, requests that wait and are preempted."""
+    without = TargetRunner.load(target, replace(TARGET, head=""), token_budget=64, name="target")
+    runner = opened(target, head, kv_blocks=6)
+    apart = Counted(NeuralDrafter.load(head, DRAFTER, name=HEAD, target=target))
+    found = answers(runner, sampling, policy, apart)
+    runner.check()
+    assert found.tokens == answers(without, sampling, policy, None).tokens
+    assert not apart.asked, "the target drafts itself"
+    assert any(end.drafted for end in found.ended.values())
+
+
+def test_requests_under_the_rejection_rule_are_drafted_for_by_its_own_process(target: Path, head: Path) -> None:
+    apart = Counted(NeuralDrafter.load(head, DRAFTER, name=HEAD, target=target))
+    found = answers(opened(target, head), KINDS[2], "fixed:3", apart)
+    assert apart.asked > 10
+    assert all(end.drafted for end in found.ended.values())
+
+
+def test_when_it_fails_the_heads_own_process_drafts(
+    target: Path, head: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    runner, apart = opened(target, head), Counted(NeuralDrafter.load(head, DRAFTER, name=HEAD, target=target))
+    draft, calls = runner._own_head._drafter.draft, 0  # type: ignore[union-attr]
+
+    def failing(work: DraftWork) -> DraftReply:
+        nonlocal calls
+        calls += 1
+        if calls == 9:
+            raise RuntimeError("no memory")
+        return draft(work)
+
+    monkeypatch.setattr(runner._own_head._drafter, "draft", failing)  # type: ignore[union-attr]
+    without = TargetRunner.load(target, replace(TARGET, head=""), token_budget=64, name="target")
+    found = answers(runner, Sampling(), "fixed:3", apart)
+    assert found.tokens == answers(without, Sampling(), "fixed:3", None).tokens
+    assert calls == 9
+    assert apart.asked > 10
+    assert "the target's own head has failed: draft_head drafts in its own process" in caplog.text
