@@ -365,7 +365,7 @@ def test_while_no_drafter_can_be_asked_nothing_else_is_chosen_or_counted(policy:
     latest = made.decisions.latest(11)
     assert [entry.depth for entry in latest] == [0] * 11
     if policy != "fixed:3":
-        assert {entry.why for entry in latest} == {"no drafter"}
+        assert {(entry.why, entry.capped) for entry in latest} == {("no drafter", "")}
     serving.drafters[0].fails = False  # type: ignore[attr-defined]
     serving.engine._clock.sleep(1.0)
     serving.run(100)

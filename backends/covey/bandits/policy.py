@@ -19,8 +19,8 @@ class Situation:
 
     rows: int  # B, the batch size: all decoding rows, including those whose request sets its depth
     ceiling: int  # the deepest draft that may be chosen; 0 if no drafter is available or the pass has no room
-    previous: int = 0  # gamma of the round before, at any batch size
-    lag: int = 0  # L_max: most tokens of one row that its drafter has not seen
+    previous: int = 0  # the deepest draft of the last round that decoded; 0 if the policy chose none
+    lag: int = 0  # most tokens of one row that its drafter has not seen (L_max)
     # Rows that leave their depth to the policy, by drafter. If empty, the planner asks no policy; to a policy it means
     # all rows, one drafter.
     shares: tuple[tuple[str, int], ...] = ()
@@ -92,7 +92,7 @@ class DraftCall:
 class Outcome:
     """The cost and the yield of a round."""
 
-    seconds: float  # the whole round
+    seconds: float  # the whole round, but for learning and moves of memory
     tokens: int  # emitted, by all rows
     draft_seconds: float = 0.0  # catch-up included
     verify_seconds: float = 0.0
@@ -140,10 +140,6 @@ class LengthPolicy(Protocol):
         pass, or requests set their own depth. `depth` is the deepest draft of any row."""
         ...
 
-    def prepare(self, situation: Situation) -> None:
-        """Prepare for a similar question while there is time. Does not change any answer."""
-        ...
-
 
 class Forgetful:
     """The defaults of `LengthPolicy`: it verifies all drafts and learns only from whole rounds."""
@@ -154,9 +150,6 @@ class Forgetful:
     listens = False
     teaches = False
     patient = False
-
-    def prepare(self, situation: Situation) -> None:
-        """Do nothing."""
 
     def overhear(self, situation: Situation, depth: int, outcome: Outcome) -> None:
         """Learn nothing."""

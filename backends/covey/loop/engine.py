@@ -3,6 +3,7 @@
 One call of `Engine.round` is one round over the running batch:
 
     admit    waiting requests join while blocks and token budget last            (scheduler)
+    settle   take late replies; give up calls to drafters that have ended        (drafting)
     offer    lookups in the requests' own texts offer drafts                      (lookups)
     plan     how deep and wide to draft, and which drafter, for each row         (planner)
     draft    one call per drafter in use, in parallel                            (drafters)
@@ -15,10 +16,10 @@ One call of `Engine.round` is one round over the running batch:
 Planning, learning and observing are called through a guard: if they fail, the round continues.
 
 The engine imports neither torch nor Triton: it reaches both through ports (`covey.contracts.ports`). It runs in one
-thread; `submit` and `cancel` may be called from any other. A drafter that fails costs speed, never a request. The
-engine reloads a failed target through `recover` and replays every request from its tokens. Requests of the fatal pass
-each run alone until their next token, so that a request that kills the target is found and fails alone
-(`requests.trials`).
+thread; `submit`, `cancel`, `drain`, `stop` and `suspect` may be called from any other. A drafter that fails costs
+speed, never a request. The engine reloads a failed target through `recover` and replays every request from its tokens.
+Requests of the fatal pass each run alone until their next token, so that a request that kills the target is found and
+fails alone (`requests.trials`).
 """
 
 from __future__ import annotations

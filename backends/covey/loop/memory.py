@@ -34,7 +34,6 @@ PAUSES = 1024  # kept per operation
 log = logging.getLogger("covey.memory")
 POLL = 0.005  # seconds between steps of a resize
 FIRST_REST, LONGEST_REST = 0.5, 30.0  # after a refused step
-log = logging.getLogger("covey.memory")
 AWAKE, ASLEEP = 0.02, 0.5  # seconds between looks while no rounds run
 STILL = 64  # rounds between looks while no drafter is to move
 

@@ -4,8 +4,9 @@
 
 Five rules turn these values into a choice:
 
-start    Without measured curves, the first rounds are plain. Their time is the measure of exploring and of offers.
-         Rounds with drafts do not show it, because plain passes find caches as the last pass left them.
+start    Without measured curves, the first rounds are plain. Their time is the unit of exploration's starting balance
+         and of offers' cost. Rounds with drafts do not show it, because plain passes find caches as the last pass left
+         them.
 keep     While drafting is off, each round adds the time that it lost without drafts. Drafting begins when the sum
          reaches the drafters' catch-up time. A large gain is taken soon, a small one later, noise never; there is no
          threshold. For example, rounds without drafts take 10 ms, and a depth promises 5 % more tokens per second.
@@ -14,7 +15,7 @@ keep     While drafting is off, each round adds the time that it lost without dr
 explore  A bank pays for exploration: a fixed share of all time goes in, and each exploring round's expected loss goes
          out. The policy explores the depth whose optimistic value is best, if that beats the depth in use. Doubt grows
          while a depth is not measured, so a drafter that was switched off is always probed again.
-         A full bank also pays, at five times the price, for the depth longest unplayed: doubt may be wrong.
+         A full bank also pays, at five times the price, for the depth played longest ago, in case doubt is wrong.
          If such rounds take longer than expected, the bank pays that afterwards: catch-up also takes the target's
          time.
          Exploring from drafting to none, or back, lasts a few rounds. For example, rounds of 10 ms add 0.05 ms each
@@ -78,9 +79,6 @@ class Adaptive:
         self._slowness = 1.0  # observed over expected seconds, of late
         self._asked: tuple[Expected, int, int] | None = None  # the inputs of the last choice
         self.reason = Reason("")
-
-    def prepare(self, situation: Situation) -> None:
-        self.expectations.of(situation)
 
     def choose(self, situation: Situation) -> int:
         expected = self.expectations.of(situation)

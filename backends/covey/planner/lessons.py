@@ -1,8 +1,9 @@
 """Turns a finished round into a lesson for the length policy.
 
-A round shows the cost of a depth only if every row drafted to the chosen depth or to its own limit. No request may set
-its own depth, every drafter must be available and have answered, and the pass must hold no prefill. A policy overhears
-any other round: that still shows the time of the pass, the time of drafting, and which drafts were right.
+A round shows the cost of a depth only if its rows were to draft to the chosen depth or to their own limits. No request
+may set its own depth, every drafter must be available and have answered for some row, and the pass must hold no
+prefill. A policy overhears any other round: that still shows the time of the pass, the time of drafting, and which
+drafts were right.
 
 An empty answer counts as an answer, since it shows that the drafter has nothing to propose. A late drafter has not
 answered.

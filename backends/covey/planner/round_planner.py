@@ -180,7 +180,7 @@ class RoundPlanner:
             depth, reason = self.policy.choose(situation), self.policy.reason
         width = self._width if self.policy.width is None else self.policy.width
         plan = lay_out(batch, whose, roster, budget, depth, width, self._max_depth)
-        cap = capped(batch, plan, depth, situation.ceiling, self._max_depth) if situation.shares else ""
+        cap = capped(batch, plan, depth, situation.ceiling, self._max_depth) if situation.served else ""
         choice = Choice(situation, depth, reason, cap)
         plan = replace(plan, why=assigned.why)
         if roster.ahead:
@@ -252,11 +252,8 @@ class RoundPlanner:
         if not (self.policy.patient and drafted and done.running):
             self._learn_pending()
 
-    def meanwhile(self, plan: Plan) -> None:
-        if self._unlearnt is not None:
-            self._learn_pending()
-            if plan.choice is not None and plan.choice.situation.shares:
-                self.policy.prepare(plan.choice.situation)
+    def meanwhile(self, plan: Plan) -> None:  # noqa: ARG002 - of the round whose drafters work
+        self._learn_pending()
 
     def figures(self) -> Iterator[tuple[str, dict[str, str], float]]:
         """Yield metric, labels and value so far. Does not mutate."""

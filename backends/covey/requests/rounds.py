@@ -75,6 +75,8 @@ class Times:
 
     @property
     def whole(self) -> float:
+        """Return the time from admission, which counts as planning, to the publishing of progress. Learning and moves
+        of memory come after it."""
         return self.plan + self.draft + self.verify + self.commit
 
 
