@@ -9,17 +9,20 @@ from typing import Any
 import numpy as np
 import pytest
 
+from covey.bandits.policy import Situation
 from covey.contracts.ports import Drafter
 from covey.contracts.profile import DrafterSettings, SpeculationSettings, TargetSettings
 from covey.contracts.types import DraftReply, DraftWork, Ints, Open, Rule, Sampling, TargetReply, TargetWork, Trees
 from covey.drafters.neural import NeuralDrafter
 from covey.planner.build import build
+from covey.planner.round_planner import RoundPlanner
 from covey.target.runner import TargetRunner
 from covey.wire import codec
 from tests.engines import engine_to, finish
 from tests.fakes import Collector, request
 from tests.models import tiny_heads, tiny_models
 from tests.models.tiny_heads import Formula
+from tests.planner.test_round_planner import Listed
 
 HEAD = "draft_head"
 DRAFTER = DrafterSettings(dtype="float32", kv_blocks=64)
@@ -233,3 +236,38 @@ def test_when_it_fails_the_heads_own_process_drafts(
     assert calls == 9
     assert apart.asked > 10
     assert "the target's own head has failed: draft_head drafts in its own process" in caplog.text
+
+
+class InTurn(Listed):
+    """Chooses these depths, one after the other, again and again."""
+
+    def __init__(self, depths: list[int]) -> None:
+        super().__init__(0)
+        self._depths, self.chosen = depths, list[int]()
+
+    def choose(self, situation: Situation) -> int:
+        self.asked.append(situation)
+        self.chosen.append(min(self._depths[len(self.chosen) % len(self._depths)], situation.ceiling))
+        return self.chosen[-1]
+
+
+def test_each_lesson_is_of_the_choice_that_its_drafts_were_made_by(target: Path, head: Path) -> None:
+    """A round verifies the drafts that the choice before asked for, and its situation is that choice's."""
+    apart = NeuralDrafter.load(head, DRAFTER, name=HEAD, target=target)
+    policy, sink = InTurn([2, 4, 1, 3, 3, 0]), Collector()
+    planner = RoundPlanner(policy, max_depth=4)
+    engine = engine_to(sink, opened(target, head), planner, {HEAD: apart}, ahead=HEAD, block_size=32)
+    engine.roster.came(HEAD, apart.info())
+    finish(engine, [request(1, PROMPTS[2], 60)])
+    numbers = {id(situation): number for number, situation in enumerate(policy.asked)}
+    told = [(numbers[id(situation)], depth, outcome) for situation, depth, outcome in policy.told]
+    told = [each for each in told if each[0] < 40]  # the last ones have no room
+    assert len(told) > 20
+    for number, depth, outcome in told:
+        assert depth == policy.chosen[number]
+        assert outcome.verified == 1 + depth
+        assert outcome.draft_seconds > 0 or not policy.chosen[number + 1]
+        if depth:
+            (trials,) = outcome.trials.values()
+            assert trials.asked == depth
+    assert {depth for _, depth, _ in told} == {1, 2, 3, 4}
