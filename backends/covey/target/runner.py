@@ -502,9 +502,8 @@ def _own_head(head: str, folder: str | Path, settings: DrafterSettings, depth: i
         return None
     from covey.drafters.neural import NeuralDrafter
 
-    settings = replace(
-        settings, kv_memory_mb=0, kv_blocks=min(settings.kv_blocks or budget.HEAD_BLOCKS, budget.HEAD_BLOCKS)
-    )
+    blocks = min(settings.kv_blocks or budget.HEAD_BLOCKS, budget.HEAD_BLOCKS)
+    settings = replace(settings, device="cpu", kv_memory_mb=0, kv_blocks=blocks)
     made = NeuralDrafter.load(head, settings, name="own head", depth=depth, target=folder)
     made.warm_up()
     return made
