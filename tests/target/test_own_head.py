@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -74,7 +75,10 @@ class Text:
         )
         reply = self.runner.step(codec.decode_target_work(codec.encode(work)))
         self._opens, self._cached = (), int(reply.num_cached_tokens[0])
-        self.tokens += reply.tokens.tolist()
+        drafts, emitted = work.trees.tokens.tolist(), reply.tokens.tolist()
+        right = next((at for at, pair in enumerate(zip(drafts, emitted)) if pair[0] != pair[1]), len(drafts))
+        assert reply.accepted.tolist() == [right]
+        self.tokens += emitted
         return codec.decode_target_reply(codec.encode(reply))
 
 
@@ -144,6 +148,9 @@ def test_a_message_with_other_drafts_gets_its_own_pass(target: Path, head: Path)
     for cut in (4, 2, 0, 4, 1):
         plain.step(0)
         drafts = text.step(4, Trees.chains([drafts[:cut]])).draft_tokens.tolist()
+    for _ in range(4):
+        other = [(token + 1) % 97 for token in drafts]
+        drafts = text.step(4, Trees.chains([other])).draft_tokens.tolist()
     while len(plain.tokens) < len(text.tokens):
         plain.step(0)
     assert plain.tokens[: len(text.tokens)] == text.tokens
@@ -155,6 +162,65 @@ def test_it_drafts_no_deeper_than_a_text_may_grow_and_not_behind_its_end(target:
     (end,) = {Text(opened(target, head), PROMPTS[0], Sampling()).step(0).tokens[0]}
     ending = Text(opened(target, head), PROMPTS[0], Sampling(end_ids=(int(end),)))
     assert not len(ending.step(4).draft_tokens)
+
+
+def test_every_row_gets_its_own_chain(target: Path, head: Path) -> None:
+    """Also where some want none, and beside a row that has only a part of its prompt read."""
+    formula, runner = Formula(head, target), opened(target, head)
+    texts = {tag: list(prompt) for tag, prompt in enumerate((*PROMPTS[:3], RNG.integers(2, 97, 30).tolist()), 1)}
+    opens = tuple(Open(tag, ints(*text), len(text), Sampling()) for tag, text in texts.items())
+    lengths = [len(text) for text in texts.values()]
+    work = TargetWork(
+        ints(*texts),
+        ints(*lengths),
+        ints(*lengths[:3], 5),
+        Trees.empty(4),
+        opens,
+        sequence=1,
+        room=ints(9, 9, 9, 9),
+        origin=7,
+        draft=ints(3, 0, 2, 4),
+    )
+    reply = runner.step(work)
+    bounds = reply.draft_offsets.tolist()
+    assert np.diff(bounds).tolist() == [3, 0, 2, 0]
+    for row, depth in ((0, 3), (2, 2)):
+        text = [*texts[row + 1], int(reply.tokens[reply.offsets[row]])]
+        states = tiny_heads.floats(tiny_heads.words(formula.states(text[:-1])))
+        assert reply.draft_tokens[bounds[row] : bounds[row + 1]].tolist() == formula.chain(text, states, depth)
+
+
+def test_drafts_that_wait_take_no_block_from_other_rows(target: Path, head: Path) -> None:
+    """The guess reserves room for the drafts of a text at the end of its block; a new request needs that block."""
+    runner = opened(target, head, kv_blocks=2)
+    text = Text(runner, RNG.integers(2, 97, 28).tolist(), Sampling())
+    assert len(text.step(4).draft_tokens) == 4
+    prompt = ints(*PROMPTS[2])
+    work = TargetWork(
+        ints(1, 2),
+        ints(len(text.tokens), len(prompt)),
+        ints(1, len(prompt)),
+        Trees.empty(2),
+        (Open(2, prompt, len(prompt), Sampling()),),
+        sequence=9,
+        room=ints(9, 9),
+        origin=7,
+    )
+    assert not runner.step(work).status.any()
+    runner.check()
+
+
+def test_a_text_that_ends_is_forgotten(target: Path, head: Path) -> None:
+    runner = opened(target, head)
+    own, nobody = runner._own_head, ints()
+    assert own is not None
+    for _ in range(3):
+        text = Text(runner, PROMPTS[0], Sampling())
+        text.step(2)
+        assert len(own._drafter._ledger) == 1, "what had ended was freed with this call"
+        runner.step(TargetWork(nobody, nobody, nobody, Trees.empty(0), frees=(1,), sequence=0, origin=7))
+        assert not own._known
+    own._drafter.check()
 
 
 def test_other_rules_get_none(target: Path, head: Path) -> None:
@@ -251,23 +317,35 @@ class InTurn(Listed):
         return self.chosen[-1]
 
 
-def test_each_lesson_is_of_the_choice_that_its_drafts_were_made_by(target: Path, head: Path) -> None:
+def test_each_lesson_is_of_the_choice_that_its_drafts_were_made_by(
+    target: Path, head: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A round verifies the drafts that the choice before asked for, and its situation is that choice's."""
-    apart = NeuralDrafter.load(head, DRAFTER, name=HEAD, target=target)
+    apart, runner = NeuralDrafter.load(head, DRAFTER, name=HEAD, target=target), opened(target, head)
+    draft = runner._own_head._drafter.draft  # type: ignore[union-attr]
+
+    def slow(work: DraftWork) -> DraftReply:
+        time.sleep(0.005 * int(work.depth.max()))
+        return draft(work)
+
+    monkeypatch.setattr(runner._own_head._drafter, "draft", slow)  # type: ignore[union-attr]
     policy, sink = InTurn([2, 4, 1, 3, 3, 0]), Collector()
     planner = RoundPlanner(policy, max_depth=4)
-    engine = engine_to(sink, opened(target, head), planner, {HEAD: apart}, ahead=HEAD, block_size=32)
+    engine = engine_to(sink, runner, planner, {HEAD: apart}, ahead=HEAD, block_size=32)
     engine.roster.came(HEAD, apart.info())
     finish(engine, [request(1, PROMPTS[2], 60)])
     numbers = {id(situation): number for number, situation in enumerate(policy.asked)}
     told = [(numbers[id(situation)], depth, outcome) for situation, depth, outcome in policy.told]
     told = [each for each in told if each[0] < 40]  # the last ones have no room
     assert len(told) > 20
+    taught: dict[int, list[float]] = {}
     for number, depth, outcome in told:
         assert depth == policy.chosen[number]
         assert outcome.verified == 1 + depth
-        assert outcome.draft_seconds > 0 or not policy.chosen[number + 1]
+        assert outcome.seconds >= outcome.draft_seconds + outcome.verify_seconds
         if depth:
+            taught.setdefault(depth, []).append(outcome.draft_seconds)
             (trials,) = outcome.trials.values()
             assert trials.asked == depth
     assert {depth for _, depth, _ in told} == {1, 2, 3, 4}
+    assert np.median(taught[4]) > np.median(taught[1]) + 0.01, "each depth has the time of its own drafts"

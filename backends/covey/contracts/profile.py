@@ -324,6 +324,14 @@ class Profile:
     tenants: TenantSettings = dataclasses.field(default_factory=TenantSettings)
     slo: SloSettings = dataclasses.field(default_factory=SloSettings)
 
+    @property
+    def drafts_ahead(self) -> bool:
+        """Return whether the target may draft with its head itself: every draft is a chain of that head, verified
+        whole."""
+        own, head = self.speculation, self.target.head
+        chains = own.width == 1 and own.selection == "all" and own.policy not in ("off", "adaserve", "tetris")
+        return self.target.drafts_ahead and bool(head) and own.drafters == (head,) and chains
+
 
 def profiles_folder() -> Path:
     """Return the folder of named profiles: COVEY_PROFILES, or the repository's own."""

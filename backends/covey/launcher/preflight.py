@@ -192,7 +192,7 @@ def parts_of(options: Options, wanted: tuple[str, ...], gpu: budget.Gpu) -> list
         head = drafters.get(settings.target.head)
         product = heads.read(head, folder).fc.shape if head else budget.NO_PRODUCT
         part = budget.of_target(folder, settings.target, gpu, product)
-        if head and settings.target.drafts_ahead and part.device == budget.CPU:
+        if head and settings.drafts_ahead and part.device == budget.CPU:
             part = budget.with_own_head(part, budget.of_drafter("own head", head, settings.drafter, gpu, folder))
         parts.append(part)
     for name, own in drafters.items():

@@ -25,7 +25,12 @@ class Baseline:
 
     def update(self, record: RoundRecord) -> None:
         """Learn from a finished round, if it was a plain one of a single row."""
-        if self._measured or (record.rows, record.decoding, record.emitted) != (1, 1, 1) or record.plan.depth.any():
+        if (
+            self._measured
+            or (record.rows, record.decoding, record.emitted) != (1, 1, 1)
+            or record.plan.depth.any()
+            or record.plan.ahead.any()
+        ):
             return
         if not record.waiting:
             self._seen.append(

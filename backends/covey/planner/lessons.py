@@ -71,13 +71,15 @@ def tried(done: Round) -> Ints:
     return depths
 
 
-def lesson_of(done: Round, choice: Choice, max_depth: int) -> Lesson:
-    """Return the lesson of a round in which rows decoded."""
+def lesson_of(done: Round, choice: Choice, max_depth: int, drafted_before: tuple[float, float] = (0.0, 0.0)) -> Lesson:
+    """Return the lesson of a round in which rows decoded. The target's own head drafts for a round at the end of the
+    one before: `drafted_before` are the seconds that it drafted and read then."""
     batch = done.batch
     asked = done.plan.depth[: batch.decoding]
     deepest = int(asked.max())
     alike = (
         bool(choice.situation.shares)
+        and not done.plan.mixed
         and (deepest > 0) == (choice.depth > 0)
         and (choice.depth == 0 or "" not in done.plan.drafter[: batch.decoding])
         and LOOKUP not in done.plan.drafter
@@ -86,18 +88,18 @@ def lesson_of(done: Round, choice: Choice, max_depth: int) -> Lesson:
     answers = _answers(done) if deepest else {}
     complete = bool(done.emitted) and all(answers.values())
     played = int(np.where(done.drafted.answered[: batch.decoding], asked, 0).max()) if deepest else 0
-    seconds = max(done.times.whole, 1e-9)  # a manual clock may stand still
+    own, read = drafted_before
+    for_next = done.reply.draft_seconds + done.reply.catch_up_seconds
+    seconds = max(done.times.whole - for_next + own + read, 1e-9)  # a manual clock may stand still
     outcome = None
     if done.emitted:
         names = [name for name, answered in answers.items() if answered]
-        # The target's own head drafts at the end of a pass, for the next round; in steady state this is a round's cost.
-        own = done.reply.draft_seconds
         outcome = Outcome(
             seconds=seconds,
             tokens=done.emitted,
-            draft_seconds=done.times.draft + own,
-            verify_seconds=max(0.0, done.times.verify - own - done.reply.catch_up_seconds),
-            catch_up_seconds=done.drafted.catch_up_seconds,
+            draft_seconds=done.times.draft + own + read,
+            verify_seconds=max(0.0, done.times.verify - for_next),
+            catch_up_seconds=max(done.drafted.catch_up_seconds, read),
             verified=batch.decoding + len(done.kept.tokens),
             trials=_trials(done, names, max_depth) if names else {},
             calls=_calls(done, names) if names and complete else {},  # else draft time includes a wait for no answer

@@ -13,7 +13,7 @@ from dataclasses import replace
 import numpy as np
 
 from covey.bandits.policy import Kind, LengthPolicy, Outcome, Reason, Situation
-from covey.contracts.types import Trees
+from covey.contracts.types import LOOKUP, Trees
 from covey.planner.decisions import DecisionLog
 from covey.planner.drafters.policy import Assignment, DrafterPolicy, First
 from covey.planner.expectations import Expectations
@@ -161,11 +161,15 @@ class RoundPlanner:
         self._unlearnt: Round | None = None
         self._offers = Offers()
         self._next: Choice | None = None  # by which the target's own head drafts for the next round
+        self._drafted_before = (
+            0.0,
+            0.0,
+        )  # seconds for which the target drafted, and read, at the end of the last round
 
     @property
     def chains(self) -> bool:
-        """Return whether every draft is a chain that is verified whole, without a drafter's distributions."""
-        whole = isinstance(self.selector, VerifyAll) and not self._drafters.divergence
+        """Return whether every draft is a chain that is verified whole, and requests keep their drafter."""
+        whole = isinstance(self.selector, VerifyAll) and isinstance(self._drafters, First)
         return whole and self._width == 1 and self.policy.width is None
 
     def plan(self, batch: Batch, roster: Roster, budget: int) -> Plan:
@@ -188,6 +192,8 @@ class RoundPlanner:
             depth, reason = choice.depth, choice.reason
         if reason.word != "explore":  # offers would replace the drafts that exploration pays for
             plan = self._with_offers(plan, batch, situation, depth, budget)
+            if len(plan.ahead) and LOOKUP in plan.drafter:  # its text will most likely offer drafts again
+                plan = replace(plan, ahead=plan.ahead * [name != LOOKUP for name in plan.drafter])
         return replace(
             plan,
             choice=choice,
@@ -199,20 +205,22 @@ class RoundPlanner:
         """Return the plan and its choice where the target's own head drafts ahead. Its rows verify the drafts that they
         have, by the last round's choice; the depths of this one are for the next round's drafts."""
         mine = [name == head and active.coupled for name, active in zip(plan.drafter, batch.rows)]
+        last, self._next = self._next, choice if any(mine) else None
         if not any(mine):
             return plan, choice
         most = max(0, spare(batch, budget))
+        limits = [min(active.room - 1, most) for active in batch.rows]
         have = [
-            min(len(active.drafted_ahead), active.room - 1, most) if own else int(depth)
-            for active, own, depth in zip(batch.rows, mine, plan.depth.tolist())
+            min(len(active.drafted_ahead), limit) if own else int(depth)
+            for active, own, limit, depth in zip(batch.rows, mine, limits, plan.depth.tolist())
         ]
         plan = replace(plan, depth=np.array(have, np.int32), ahead=np.where(mine, plan.depth, 0).astype(np.int32))
-        last, self._next = self._next, choice
         if last is None or not plan.depth.any():
             return plan, choice
-        if (last.situation.rows, last.situation.prefill) != (choice.situation.rows, choice.situation.prefill):
-            last = replace(last, situation=choice.situation)
-        return plan, last
+        rows = batch.decoding
+        whole = all(mine[:rows]) and (last.situation.rows, last.situation.prefill) == (rows, choice.situation.prefill)
+        whole = whole and all(depth >= min(last.depth, limit) for depth, limit in zip(have[:rows], limits))
+        return replace(plan, mixed=not whole), last
 
     def _with_offers(self, plan: Plan, batch: Batch, situation: Situation, depth: int, budget: int) -> Plan:
         """Return the plan with offers from texts, if the cost of drafts has been measured."""
@@ -263,8 +271,11 @@ class RoundPlanner:
     def _learn_pending(self) -> None:
         """Learn from the round that was put off, if any."""
         done, self._unlearnt = self._unlearnt, None
-        if done is not None and done.plan.choice is not None:
+        if done is None:
+            return
+        if done.plan.choice is not None:
             self._learn_of(done, done.plan.choice)
+        self._drafted_before = done.reply.draft_seconds, done.reply.catch_up_seconds
 
     def _learn_of(self, done: Round, choice: Choice) -> None:
         situation = choice.situation
@@ -275,7 +286,7 @@ class RoundPlanner:
                 self._switch_costs.of(name).observe(lag, rows, done.drafted.catch_up.get(name, 0.0))
         if situation.rows and done.batch.decoding and (situation.shares or self.policy.listens):
             drafters = tuple((name, why, rows) for (name, why), rows in chosen.items())
-            self._teach(done, lesson_of(done, choice, self._max_depth), drafters)
+            self._teach(done, lesson_of(done, choice, self._max_depth, self._drafted_before), drafters)
 
     def _teach(self, done: Round, lesson: Lesson, drafters: tuple[tuple[str, str, int], ...]) -> None:
         choice, outcome = lesson.choice, lesson.outcome

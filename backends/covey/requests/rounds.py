@@ -45,6 +45,7 @@ class Plan:
     divergence: bool = False  # drafters ship q rows, and the target computes its block divergence from them
     log_q: bool = False  # drafters ship the log-probabilities of their drafts, without noise
     ahead: Ints = field(default_factory=lambda: NO_INTS)  # by row: what the target's own head drafts for the next round
+    mixed: bool = False  # its rows verify drafts of several choices, or fewer than their choice asked for
 
 
 @dataclass(frozen=True, slots=True)

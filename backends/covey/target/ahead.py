@@ -12,6 +12,7 @@ time, and guesses are computed only while it is high.
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from collections.abc import Callable
@@ -28,6 +29,8 @@ from covey.runtimes.compute import Compute
 from covey.target.verification import Verified
 
 __all__ = ["Ahead", "Precomputed"]
+
+log = logging.getLogger("covey.target")
 
 # The least share of good guesses, and the weight of the last one. A good one saves the message's way to and fro. A
 # failed one costs a pass, or if that can stop, some time of drafters.
@@ -92,14 +95,26 @@ class Ahead:
             return None
         if not wanted:
             self._stop[0] = 1
-        found = running.result()
+        try:
+            found = running.result()
+        except Exception:
+            if wanted:
+                raise
+            log.exception("a pass that nobody asked for has failed")
+            return None
         return found if wanted else None
 
     def expects(self, tags: Rows[int], trees: Trees) -> bool:
         """Return whether the last guess has these rows with these drafts. Does not mutate."""
-        guess, bounds, tokens = self._guess, trees.offsets.tolist(), trees.tokens.tolist()
+        guess, bounds, tokens, parents = (
+            self._guess,
+            trees.offsets.tolist(),
+            trees.tokens.tolist(),
+            trees.parents.tolist(),
+        )
         return guess is not None and all(
-            guess.get(tag) == tokens[start:end] for tag, start, end in zip(tags, bounds, bounds[1:])
+            guess.get(tag) == tokens[start:end] and parents[start:end] == list(range(-1, end - start - 1))
+            for tag, start, end in zip(tags, bounds, bounds[1:])
         )
 
     def score(self, *, right: bool) -> None:

@@ -31,5 +31,5 @@ def load_target(folder: str | Path, profile: Profile, *, name: str, entry: str |
     depth = profile.speculation.max_depth if profile.speculation.drafters else 0
     most = most_blocks(folder, typed(folder, profile.target), product) if elastic else 0
     sizes = {"token_budget": profile.scheduler.token_budget, "depth": depth, "most_blocks": most}
-    own = profile.drafter if profile.target.drafts_ahead and profile.speculation.policy != "off" else None
+    own = profile.drafter if profile.drafts_ahead else None
     return TargetRunner.load(folder, profile.target, **sizes, name=name, head=head, own=own)

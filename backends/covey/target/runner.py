@@ -100,6 +100,7 @@ class TargetRunner:
         self._until = model if isinstance(model, Stoppable) else None
         ahead = Ahead(self._guessed, self._thread, self._launched, stoppable=self._until is not None)
         self._ahead = ahead if run_ahead else None
+        self._reserved: list[Sequence] = []  # rows with blocks for the drafts of the last guess
         self._info = TargetInfo(
             model=name,
             vocab_size=model.vocab_size,
@@ -184,6 +185,9 @@ class TargetRunner:
         alike = not (work.opens or work.divergence) and bool((work.chunk == 1).all())
         alike = alike and self._ahead is not None and self._ahead.expects(work.tags.tolist(), work.trees)
         precomputed = self._ahead.collect(wanted=alike) if self._ahead is not None else None
+        if not alike:
+            for sequence in self._reserved:  # others may need the blocks of these drafts
+                self._sequences.settle(sequence)
         reused = {tag: sequence.num_cached_tokens for tag, sequence in self._ledger.update(work).items()}
         if not len(work.tags) and not len(self._sequences):
             self.check()  # idle, so the check delays no request
@@ -207,6 +211,7 @@ class TargetRunner:
 
     def _guess(self, ahead: Ahead, work: TargetWork, reply: TargetReply) -> None:
         """Begin the next pass with the drafts of the reply, without rows that find no block or have ended."""
+        self._reserved = []
         if not (reply.offsets[1:] > reply.offsets[:-1]).all():
             return
         rows, drafts = [], list[Ints]()
@@ -216,6 +221,7 @@ class TargetRunner:
             if self._sequences.reserve(sequence, sequence.num_tokens + len(draft)):
                 rows.append(sequence)
                 drafts.append(draft)
+        self._reserved = rows
         ahead.guess(rows, Trees.chains(drafts))
 
     def _going_on(self, work: TargetWork, offsets: Ints, tokens: Ints) -> Iterator[tuple[int, Sequence, int]]:
@@ -504,8 +510,12 @@ def _own_head(head: str, folder: str | Path, settings: DrafterSettings, depth: i
 
     blocks = min(settings.kv_blocks or budget.HEAD_BLOCKS, budget.HEAD_BLOCKS)
     settings = replace(settings, device="cpu", kv_memory_mb=0, kv_blocks=blocks)
-    made = NeuralDrafter.load(head, settings, name="own head", depth=depth, target=folder)
-    made.warm_up()
+    try:
+        made = NeuralDrafter.load(head, settings, name="own head", depth=depth, target=folder)
+        made.warm_up()
+    except Exception:
+        log.exception("the target cannot draft with its head itself; the head's own process does")
+        return None
     return made
 
 
