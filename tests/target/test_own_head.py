@@ -156,6 +156,27 @@ def test_a_message_with_other_drafts_gets_its_own_pass(target: Path, head: Path)
     assert plain.tokens[: len(text.tokens)] == text.tokens
 
 
+def test_a_guess_of_right_drafts_is_not_the_answer_to_a_message_with_wrong_ones(target: Path, head: Path) -> None:
+    plain, runner = Text(opened(target, head), PROMPTS[0], Sampling()), opened(target, head)
+    for _ in range(16):
+        plain.step(0)
+    text = Text(runner, PROMPTS[0], Sampling())
+
+    def known(rows: int, _wishes: object) -> dict[str, Any]:
+        (sequence,) = runner._ledger.states()
+        chain = plain.tokens[sequence.num_tokens : sequence.num_tokens + 3]
+        return {"draft_offsets": ints(0, len(chain)), "draft_tokens": ints(*chain)}
+
+    runner._own_head.draft = known  # type: ignore[union-attr, method-assign]
+    drafts = text.step(3).draft_tokens.tolist()
+    for altered in (False, True, False, True):
+        sent = [(token + altered) % 97 for token in drafts]
+        reply = text.step(3, Trees.chains([sent]))
+        assert reply.accepted.tolist() == [0 if altered else 3]
+        assert len(reply.tokens) == 1 + int(reply.accepted[0])
+        drafts = reply.draft_tokens.tolist()
+
+
 def test_it_drafts_no_deeper_than_a_text_may_grow_and_not_behind_its_end(target: Path, head: Path) -> None:
     text = Text(opened(target, head), PROMPTS[0], Sampling(), room=4)
     assert [len(text.step(4).draft_tokens) for _ in range(4)] == [2, 1, 0, 0]
