@@ -101,13 +101,14 @@ def test_the_baseline_is_the_table_s_plain_round_of_one_row_or_is_learnt() -> No
         assert learnt.seconds is None
         learnt.update(_round(rows=2))
         learnt.update(_round(rows=1, depth=3))
+        learnt.update(_round(rows=1, drafting=3))
         learnt.update(_round(rows=1))
     assert learnt.seconds == pytest.approx(0.4)
 
 
-def _round(rows: int, depth: int = 0) -> RoundRecord:
-    """A round of so many decoding rows that took 0.4 s."""
-    plan = SimpleNamespace(depth=np.full(rows, depth, np.int32))
+def _round(rows: int, depth: int = 0, drafting: int = 0) -> RoundRecord:
+    """A round of so many decoding rows that took 0.4 s, with drafts for the next one at its end."""
+    plan = SimpleNamespace(depth=np.full(rows, depth, np.int32), ahead=np.full(rows, drafting, np.int32))
     times = dict.fromkeys(("plan_seconds", "draft_seconds", "verify_seconds", "commit_seconds"), 0.1)
     found = SimpleNamespace(rows=rows, decoding=rows, emitted=rows, waiting=0, plan=plan, **times)
     return cast("RoundRecord", found)

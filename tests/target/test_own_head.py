@@ -162,7 +162,7 @@ def test_a_guess_of_right_drafts_is_not_the_answer_to_a_message_with_wrong_ones(
         plain.step(0)
     text = Text(runner, PROMPTS[0], Sampling())
 
-    def known(rows: int, _wishes: object) -> dict[str, Any]:
+    def known(_rows: int, _wishes: object) -> dict[str, Any]:
         (sequence,) = runner._ledger.states()
         chain = plain.tokens[sequence.num_tokens : sequence.num_tokens + 3]
         return {"draft_offsets": ints(0, len(chain)), "draft_tokens": ints(*chain)}
