@@ -19,7 +19,7 @@ from covey.contracts.errors import UnsupportedModel
 from covey.contracts.profile import DrafterSettings, TargetSettings
 from covey.drafters import opening
 from covey.models.lanes import chain
-from covey.models.native import compiled
+from covey.models.native import compiled, tiles
 from covey.models.native.model import NativeModel
 from covey.process import cpu
 from covey.process.private import KEPT_VARIABLE
@@ -136,7 +136,8 @@ def test_models_compile_nothing_themselves(tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-c", said], env=own, capture_output=True, text=True, check=True, timeout=120
     )
-    assert done.stdout.split() == ["0", "0", "0", "3", "3"]
+    kinds = "3" if tiles.has(tiles.PAIRS) else "2"  # without products of bfloat16, states are made in float32
+    assert done.stdout.split() == ["0", "0", "0", "3", kinds]
     assert sorted(path.name for path in kept.rglob("*")) == before
 
 
