@@ -11,16 +11,19 @@ import numpy as np
 import pytest
 
 from covey.bandits.policy import Situation
+from covey.contracts.errors import PortError
 from covey.contracts.ports import Drafter
 from covey.contracts.profile import DrafterSettings, SpeculationSettings, TargetSettings
 from covey.contracts.types import DraftReply, DraftWork, Ints, Open, Rule, Sampling, TargetReply, TargetWork, Trees
 from covey.drafters.neural import NeuralDrafter
+from covey.loop.configuration import EngineHooks
 from covey.planner.build import build
 from covey.planner.round_planner import RoundPlanner
+from covey.requests.roster import FIRST_AHEAD
 from covey.target.runner import TargetRunner
 from covey.wire import codec
 from tests.engines import engine_to, finish
-from tests.fakes import Collector, request
+from tests.fakes import Collector, ManualClock, request
 from tests.models import tiny_heads, tiny_models
 from tests.models.tiny_heads import Formula
 from tests.planner.test_round_planner import Listed
@@ -301,6 +304,44 @@ def test_requests_under_the_rejection_rule_are_drafted_for_by_its_own_process(ta
     found = answers(opened(target, head), KINDS[2], "fixed:3", apart)
     assert apart.asked > 10
     assert all(end.drafted for end in found.ended.values())
+
+
+class Dying:
+    """A target that dies in one pass, and is there again at once."""
+
+    def __init__(self, runner: TargetRunner, dies: int) -> None:
+        self._runner, self._dies, self.passes = runner, dies, 0
+        self.drafted: list[bool] = []  # by pass: whether it was to draft
+
+    def info(self) -> Any:
+        return self._runner.info()
+
+    def step(self, work: TargetWork) -> TargetReply:
+        self.passes += 1
+        self.drafted.append(bool(work.draft.any()))
+        if self.passes == self._dies:
+            raise PortError("it died")
+        return self._runner.step(work)
+
+
+def test_after_a_death_the_heads_own_process_drafts_for_a_minute(target: Path, head: Path) -> None:
+    """The head may have been its cause, and a drafter that fails costs no request."""
+    apart, dying = Counted(NeuralDrafter.load(head, DRAFTER, name=HEAD, target=target)), Dying(opened(target, head), 12)
+    clock, sink = ManualClock(), Collector()
+    planner = build(SpeculationSettings(policy="fixed:3", drafters=(HEAD,)), (HEAD,))
+    hooks = EngineHooks(recover=lambda _error: None)
+    engine = engine_to(sink, dying, planner, {HEAD: apart}, ahead=HEAD, clock=clock, hooks=hooks, block_size=32)
+    engine.roster.came(HEAD, apart.info())
+    finish(engine, [request(1, PROMPTS[0], 60)])
+    assert any(dying.drafted[:12])
+    assert not any(dying.drafted[12:])
+    assert apart.asked > 10
+    asked = apart.asked
+    clock.sleep(FIRST_AHEAD + 1)
+    finish(engine, [request(2, PROMPTS[0], 30)])
+    assert apart.asked == asked
+    assert dying.drafted[-3]
+    assert sink.tokens[2] == sink.tokens[1][:30]
 
 
 def test_when_it_fails_the_heads_own_process_drafts(

@@ -123,7 +123,7 @@ class Drafting:
                     active.ahead = Offer(active.num_tokens + emitted, tokens, [])
         elif work.draft.any() and len(reply.tokens):
             log.warning("the target's own head has failed: %s drafts in its own process", self._roster.ahead)
-            self._roster.ahead = ""
+            self._roster.ahead_failed()
         head = self._head
         if head is None or not len(reply.state_offsets):
             return

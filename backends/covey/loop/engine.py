@@ -75,8 +75,7 @@ class Engine:
         origin = new_origin(config.caller)
         self._target = TargetLink(target, origin, config.info or target.info())
         self._recovery = Recovery(scheduler, hooks.recover, self._fail)
-        self.roster = Roster(config.drafters, clock)
-        self.roster.ahead = config.ahead
+        self.roster = Roster(config.drafters, clock, config.ahead)
         sequence = count(1)
         failed = None if hooks.drafter_failed is None else guard.around("drafter failures", hooks.drafter_failed)
         channels = {
@@ -163,6 +162,7 @@ class Engine:
             )
         except PortError as error:
             self.scheduler.unsent(batch)
+            self.roster.ahead_failed()
             self._recovery.failed(batch, error, self._clock.now())
             return None
         self._drafting.take_states(batch, work, reply)

@@ -24,6 +24,7 @@ from covey.contracts.types import DrafterInfo
 from covey_client.backoff import Backoff
 
 FIRST_REST, LONGEST_REST = 0.5, 30.0  # seconds
+FIRST_AHEAD, LONGEST_AHEAD = 60.0, 3600.0  # ... of the target's own head
 
 
 class State(enum.Enum):
@@ -53,15 +54,26 @@ class Roster:
     """Owns every drafter's state and facts. The engine's thread changes states. Any thread may read them, and note
     that a drafter came, ended or declined."""
 
-    def __init__(self, names: Iterable[str], clock: Clock) -> None:
+    def __init__(self, names: Iterable[str], clock: Clock, ahead: str = "") -> None:
+        """`ahead` is the head that the target computes as well: rows get its drafts with the reply to each pass."""
         self._clock = clock
-        self.ahead = ""  # the head that the target computes as well: rows get its drafts with the reply to each pass
+        self._ahead, self._ahead_backoff = ahead, Backoff(FIRST_AHEAD, LONGEST_AHEAD, clock.now)
         self._entries = {name: _Entry(Backoff(FIRST_REST, LONGEST_REST, clock.now)) for name in names}
 
     @property
     def names(self) -> tuple[str, ...]:
         """Return all drafters, in the profile's order."""
         return tuple(self._entries)
+
+    @property
+    def ahead(self) -> str:
+        """Return the head that the target itself drafts with now, or "". Does not mutate."""
+        return "" if self._ahead_backoff.resting else self._ahead
+
+    def ahead_failed(self) -> None:
+        """Note that the target's own head has failed, or that the target has died, perhaps of it. Drafts come from the
+        head's process for a while."""
+        self._ahead_backoff.failed()
 
     def drafter_of(self, wanted: str) -> str:
         """Return the drafter of a request without a policy: `wanted`, or the first, or ""."""
