@@ -15,7 +15,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from itertools import count
 
 import numpy as np
@@ -122,7 +121,7 @@ class Rounds:
         self._drafting.settle()
         plan = self.planner.plan(batch, self.roster, self._budget)
         planned = self._clock.now()
-        drafted = self._drafting.draft(batch, plan, partial(self.planner.meanwhile, plan))
+        drafted = self._drafting.draft(batch, plan, self.planner.meanwhile)
         kept = self.planner.select(batch, drafted, self._budget)
         selected = self._clock.now()
         self._begun = Begun(batch, plan, drafted, kept, started, planned, selected)

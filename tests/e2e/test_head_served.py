@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,6 +14,7 @@ import pytest
 from covey.launcher import FREE_PORTS, Options, Server, StartError
 from covey.supervision import processes
 from covey_client import Client
+from covey_client.status import parse
 from tests.models import tiny_heads, tiny_models
 from tests.waiting import until
 
@@ -47,6 +49,13 @@ def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
         server.kill()  # in order it takes long; that is for `test_drain` to see
 
 
+def executions(server: Server) -> float:
+    """How many messages the head's process has answered."""
+    with urllib.request.urlopen(server.metrics_url, timeout=10) as answer:
+        found = parse(answer.read().decode(), "nv_inference_request_success")
+    return sum(each.value for each in found if each.labels.get("model") == "draft_head")
+
+
 @pytest.mark.e2e
 def test_the_text_is_the_same_with_the_head_and_while_it_is_gone(running: Server) -> None:
     with Client(running.grpc_url) as client:
@@ -58,11 +67,13 @@ def test_the_text_is_the_same_with_the_head_and_while_it_is_gone(running: Server
             ]
             return [list(one.tokens) for one in each], sum(one.usage.draft_tokens for one in each)
 
+        asked = executions(running)
         plain, none = answers("off")
         drafted, count = answers("auto")
         assert none == 0
         assert count > 100
         assert drafted == plain
+        assert executions(running) <= asked + 1, "the target drafts itself; the head's process is not asked"
         os.kill(processes.named(running.pid)["draft_head"], signal.SIGKILL)
         assert answers("auto")[0] == plain
         until(lambda: answers("auto")[1] > 100, 60)  # by the one that came after it

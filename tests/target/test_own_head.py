@@ -9,17 +9,20 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from covey.bandits.policy import Situation
 from covey.contracts.errors import PortError
 from covey.contracts.ports import Drafter
-from covey.contracts.profile import DrafterSettings, SpeculationSettings, TargetSettings
+from covey.contracts.profile import DrafterSettings, Profile, SpeculationSettings, TargetSettings
 from covey.contracts.types import DraftReply, DraftWork, Ints, Open, Rule, Sampling, TargetReply, TargetWork, Trees
 from covey.drafters.neural import NeuralDrafter
 from covey.loop.configuration import EngineHooks
 from covey.planner.build import build
 from covey.planner.round_planner import RoundPlanner
 from covey.requests.roster import FIRST_AHEAD
+from covey.runtimes import budget
+from covey.target.opening import load_target
 from covey.target.runner import TargetRunner
 from covey.wire import codec
 from tests.engines import engine_to, finish
@@ -53,6 +56,13 @@ def opened(target: Path, head: Path, **changes: Any) -> TargetRunner:
 
 def ints(*values: int) -> Ints:
     return np.asarray(values, np.int32)
+
+
+def states_of(runner: TargetRunner, tag: int, tokens: list[int]) -> torch.Tensor:
+    """The target's own states of all of a text's positions but the last."""
+    (sequence,) = (each for each in runner._ledger.states() if each.tag == tag)
+    made = runner._maker.states(sequence.slots[: len(tokens) - 1])  # type: ignore[union-attr]
+    return torch.from_numpy((made.astype(np.uint32) << 16).view(np.float32))
 
 
 class Text:
@@ -89,7 +99,7 @@ class Text:
 def test_it_drafts_what_the_heads_own_process_would(temperature: float, target: Path, head: Path) -> None:
     """From the first token on, after rounds without drafts, and behind accepted and rejected ones."""
     runner, sampling = opened(target, head), Sampling(temperature, seed=5)
-    assert runner.info().drafts
+    assert runner.info().drafts_ahead
     apart = NeuralDrafter.load(head, DRAFTER, name=HEAD, target=target)
     text, drafts, told = Text(runner, PROMPTS[0], sampling), list[int](), 0
     for round_, depth in enumerate([3, 4, 0, 0, 2, 4, 4, 1]):
@@ -120,11 +130,11 @@ def test_it_drafts_what_the_heads_own_process_would(temperature: float, target: 
 
 
 def test_greedy_drafts_are_the_formulas(target: Path, head: Path) -> None:
+    """Behind the states that the target has made: their last bits differ from CPU to CPU."""
     formula, text = Formula(head, target), Text(opened(target, head), PROMPTS[2], Sampling())
     for _ in range(4):
         reply = text.step(3)
-        states = tiny_heads.floats(tiny_heads.words(formula.states(text.tokens[:-1])))
-        assert reply.draft_tokens.tolist() == formula.chain(text.tokens, states, 3)
+        assert reply.draft_tokens.tolist() == formula.chain(text.tokens, states_of(text.runner, 1, text.tokens), 3)
         assert reply.draft_seconds > 0
 
 
@@ -188,6 +198,55 @@ def test_it_drafts_no_deeper_than_a_text_may_grow_and_not_behind_its_end(target:
     assert not len(ending.step(4).draft_tokens)
 
 
+def test_a_plain_message_that_asks_how_alike_drafts_are_takes_the_guess(target: Path, head: Path) -> None:
+    """No draft says so, so no pass of its own is needed."""
+    runner = opened(target, head)
+    text = Text(runner, PROMPTS[0], Sampling())
+    text.step(0)
+    found = runner._ahead._running  # type: ignore[union-attr]
+    assert found is not None
+    made, one = found.result(), ints(1)
+    work = TargetWork(
+        one, ints(len(text.tokens)), one, Trees.empty(1), sequence=9, room=ints(9), origin=7, divergence=True
+    )
+    reply = runner.step(work)
+    assert made is not None
+    assert reply.tokens.tolist() == made.verified.tokens.tolist()
+    assert reply.seconds >= made.seconds
+    assert reply.divergence.tolist() == [-1]
+    assert runner._ahead._came_true == 1  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize(
+    ("section", "change", "drafts"),
+    [
+        ("target", {}, True),
+        ("target", {"drafts_ahead": False}, False),
+        ("speculation", {"policy": "off"}, False),
+        ("speculation", {"width": 2}, False),
+        ("speculation", {"selection": "worth"}, False),
+        ("speculation", {"drafters": (HEAD, "draft_ngram")}, False),
+    ],
+)
+def test_the_profile_says_whether_the_target_drafts(
+    section: str, change: dict[str, Any], drafts: bool, target: Path, head: Path
+) -> None:
+    """Only where all drafts are chains of its head, and the target verifies them whole."""
+    speculation = SpeculationSettings(policy="fixed:3", drafters=(HEAD,))
+    folders = replace(DRAFTER, folders=(f"{HEAD}:{head}",))
+    profile = Profile("test", target=TARGET, speculation=speculation, drafter=folders)
+    profile = replace(profile, **{section: replace(getattr(profile, section), **change)})
+    assert load_target(target, profile, name="target").info().drafts_ahead == drafts  # type: ignore[attr-defined]
+
+
+def test_a_target_with_its_own_head_takes_the_memory_of_both(target: Path, head: Path) -> None:
+    alone = budget.of_target(target, TARGET, budget.Gpu())
+    own = budget.of_drafter(HEAD, head, DRAFTER, budget.Gpu(), target)
+    both = budget.with_own_head(alone, own)
+    assert both.weights == alone.weights + own.weights + budget.HEAD_BLOCKS * 32 * own.token
+    assert both.token == alone.token
+
+
 def test_every_row_gets_its_own_chain(target: Path, head: Path) -> None:
     """Also where some want none, and beside a row that has only a part of its prompt read."""
     formula, runner = Formula(head, target), opened(target, head)
@@ -210,7 +269,7 @@ def test_every_row_gets_its_own_chain(target: Path, head: Path) -> None:
     assert np.diff(bounds).tolist() == [3, 0, 2, 0]
     for row, depth in ((0, 3), (2, 2)):
         text = [*texts[row + 1], int(reply.tokens[reply.offsets[row]])]
-        states = tiny_heads.floats(tiny_heads.words(formula.states(text[:-1])))
+        states = states_of(runner, row + 1, text)
         assert reply.draft_tokens[bounds[row] : bounds[row + 1]].tolist() == formula.chain(text, states, depth)
 
 

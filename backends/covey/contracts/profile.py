@@ -329,7 +329,7 @@ class Profile:
         """Return whether the target may draft with its head itself: every draft is a chain of that head, verified
         whole."""
         own, head = self.speculation, self.target.head
-        chains = own.width == 1 and own.selection == "all" and own.policy not in ("off", "adaserve", "tetris")
+        chains = own.policy != "off" and own.width == 1 and own.selection == "all"
         return self.target.drafts_ahead and bool(head) and own.drafters == (head,) and chains
 
 

@@ -394,7 +394,7 @@ class TargetInfo:
     state_width: int = 0  # numbers in a state that it ships to heads; 0: ships none
     weight_type: str = ""  # type of the weights in memory; `dtype` is the type of the arithmetic
     processor: str = ""  # that its code was compiled for
-    drafts: bool = False  # its own process computes its head as well, and drafts ahead (`TargetWork.draft`)
+    drafts_ahead: bool = False  # its own process computes its head as well, and drafts ahead (`TargetWork.draft`)
 
     @property
     def pool_tokens(self) -> int:

@@ -102,7 +102,7 @@ class Drafting:
             self._without_head = 0 if any(drafted) else self._without_head + 1
         found = np.full(len(batch.rows), -1, np.int32)
         for row, active in enumerate(batch.rows):
-            if head.name == self._roster.ahead and active.coupled:
+            if self._comes_ahead(head.name, active):
                 continue  # the target reads them itself
             first = head.first_state(active)
             if row >= batch.decoding:
@@ -114,7 +114,17 @@ class Drafting:
         return found if (found >= 0).any() else NO_INTS
 
     def take_states(self, batch: Batch, work: TargetWork, reply: TargetReply) -> None:
-        """Keep the states that the target shipped until the head has been sent them, and the drafts of its own head."""
+        """Keep the states that the target shipped until the head has been sent them."""
+        head = self._head
+        if head is None or not len(reply.state_offsets):
+            return
+        bounds, firsts = reply.state_offsets.tolist(), work.states_from.tolist()
+        for active, first, start, end in zip(batch.rows, firsts, bounds, bounds[1:]):
+            if end > start:
+                active.add_states(first, reply.states[start:end], head.first_state(active))
+
+    def take_drafts(self, batch: Batch, work: TargetWork, reply: TargetReply) -> None:
+        """Keep the drafts of the target's own head for the next round."""
         if len(work.draft) and len(reply.draft_offsets):
             ends, bounds = (reply.offsets[1:] - reply.offsets[:-1]).tolist(), reply.draft_offsets.tolist()
             for active, emitted, start, end in zip(batch.rows, ends, bounds, bounds[1:]):
@@ -124,13 +134,6 @@ class Drafting:
         elif work.draft.any() and len(reply.tokens):
             log.warning("the target's own head has failed: %s drafts in its own process", self._roster.ahead)
             self._roster.ahead_failed()
-        head = self._head
-        if head is None or not len(reply.state_offsets):
-            return
-        bounds, firsts = reply.state_offsets.tolist(), work.states_from.tolist()
-        for active, first, start, end in zip(batch.rows, firsts, bounds, bounds[1:]):
-            if end > start:
-                active.add_states(first, reply.states[start:end], head.first_state(active))
 
     @property
     def _head(self) -> Channel | None:
@@ -157,21 +160,25 @@ class Drafting:
         for channel in self._channels.values():
             channel.close()
 
+    def _comes_ahead(self, name: str, active: ActiveRequest) -> bool:
+        """Return whether this drafter's drafts of the request come with the target's replies."""
+        return name == self._roster.ahead and active.coupled
+
     def _ahead(self, batch: Batch, plan: Plan) -> list[int]:
         """Return the rows whose drafts came with the last reply."""
-        name = self._roster.ahead
-        if not name or not self._roster.serves(name):
+        if not self._roster.serves(self._roster.ahead):
             return []
         rows = np.flatnonzero(plan.depth).tolist()
-        return [row for row in rows if plan.drafter[row] == name and batch.rows[row].coupled]
+        mine = [row for row in rows if self._comes_ahead(plan.drafter[row], batch.rows[row])]
+        return [row for row in mine if batch.rows[row].drafted_ahead]
 
     def _rows_by_drafter(self, batch: Batch, plan: Plan) -> dict[str, list[int]]:
         """Return the rows to draft for, by drafter. Leaves out drafters that cannot be asked."""
         asked: dict[str, list[int]] = {}
         for row in np.flatnonzero(plan.depth).tolist():
             name = plan.drafter[row]
-            if name != LOOKUP and not (name == self._roster.ahead and batch.rows[row].coupled):
-                asked.setdefault(plan.drafter[row], []).append(row)
+            if name != LOOKUP and not self._comes_ahead(name, batch.rows[row]):
+                asked.setdefault(name, []).append(row)
         serving = {name: rows for name, rows in asked.items() if self._roster.serves(name)}
         head = self._head
         if head is not None and head.name in serving:

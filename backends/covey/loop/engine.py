@@ -24,7 +24,6 @@ fails alone (`requests.trials`).
 
 from __future__ import annotations
 
-from functools import partial
 from itertools import count
 
 from covey.contracts.errors import BadField, CoveyError, Overloaded, PortError
@@ -116,7 +115,7 @@ class Engine:
             self._guard(LOOKUPS, self._lookups.offer, batch)
         plan = self.planner.plan(batch, self.roster, scheduler.token_budget)
         laps.end()
-        drafted = self._drafting.draft(batch, plan, partial(self.planner.meanwhile, plan))
+        drafted = self._drafting.draft(batch, plan, self.planner.meanwhile)
         kept = self.planner.select(batch, drafted, scheduler.token_budget)
         laps.end()
         reply = self._verify(batch, plan, kept)
@@ -166,6 +165,7 @@ class Engine:
             self._recovery.failed(batch, error, self._clock.now())
             return None
         self._drafting.take_states(batch, work, reply)
+        self._drafting.take_drafts(batch, work, reply)
         return reply
 
     def _commit(self, batch: Batch, plan: Plan, trees: Trees, reply: TargetReply, now: float) -> list[Progress]:

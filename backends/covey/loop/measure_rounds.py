@@ -282,7 +282,7 @@ class _Fixed:
     def learn(self, done: Round) -> None:
         """Learn nothing."""
 
-    def meanwhile(self, plan: Plan) -> None:
+    def meanwhile(self) -> None:
         """Do nothing."""
 
 

@@ -38,8 +38,8 @@ class Planner(Protocol):
         """Learn from a finished round. Work that can wait is left to `meanwhile`."""
         ...
 
-    def meanwhile(self, plan: Plan) -> None:
-        """Do pending work while drafters work on this plan."""
+    def meanwhile(self) -> None:
+        """Do pending work while drafters work."""
         ...
 
 
@@ -66,8 +66,8 @@ class Guarded:
     def learn(self, done: Round) -> None:
         self._guard(PART, self._planner.learn, done)
 
-    def meanwhile(self, plan: Plan) -> None:
-        self._guard(PART, self._planner.meanwhile, plan)
+    def meanwhile(self) -> None:
+        self._guard(PART, self._planner.meanwhile)
 
 
 def _plain(rows: int) -> Plan:

@@ -161,10 +161,8 @@ class RoundPlanner:
         self._unlearnt: Round | None = None
         self._offers = Offers()
         self._next: Choice | None = None  # by which the target's own head drafts for the next round
-        self._drafted_before = (
-            0.0,
-            0.0,
-        )  # seconds for which the target drafted, and read, at the end of the last round
+        # Seconds for which the target's own head drafted, and read, at the end of the last round.
+        self._drafted_before = (0.0, 0.0)
 
     @property
     def chains(self) -> bool:
@@ -260,7 +258,7 @@ class RoundPlanner:
         if not (self.policy.patient and drafted and done.running):
             self._learn_pending()
 
-    def meanwhile(self, plan: Plan) -> None:  # noqa: ARG002 - of the round whose drafters work
+    def meanwhile(self) -> None:
         self._learn_pending()
 
     def figures(self) -> Iterator[tuple[str, dict[str, str], float]]:

@@ -115,7 +115,7 @@ class Builder:
             chosen.speculation.draft_deadline_ms / 1000,
             self.caller,
             info,
-            chosen.target.head if info.drafts and planner.chains else "",
+            chosen.target.head if info.drafts_ahead and planner.chains else "",
         )
         engine = Engine(self.target, self._scheduler(info), planner, streamer, self.clock, config, hooks)
         roster, memory = engine.roster, engine.memory

@@ -178,6 +178,7 @@ def keep_pace(pace: Pace, done: Round) -> None:
 def record_of(done: Round) -> RoundRecord:
     """Return the numbers of a round, without its requests and messages."""
     times, reply, kept = done.times, done.reply, done.kept
+    own = reply.draft_seconds + reply.catch_up_seconds  # of the target's own head, at the end of its pass
     return RoundRecord(
         rows=len(done.batch.rows),
         decoding=done.batch.decoding,
@@ -187,8 +188,8 @@ def record_of(done: Round) -> RoundRecord:
         accepted=int(reply.accepted.sum()),
         emitted=done.emitted,
         plan_seconds=times.plan,
-        draft_seconds=times.draft,
-        verify_seconds=times.verify,
+        draft_seconds=times.draft + own,
+        verify_seconds=max(0.0, times.verify - own),
         pass_seconds=reply.seconds,
         commit_seconds=times.commit,
         waiting=done.waiting,
@@ -200,5 +201,5 @@ def record_of(done: Round) -> RoundRecord:
         plan=done.plan,
         sizes=kept.sizes,
         accepts=reply.accepted.copy(),  # a view would keep the whole message alive
-        catch_up_seconds=done.drafted.catch_up_seconds,
+        catch_up_seconds=max(done.drafted.catch_up_seconds, reply.catch_up_seconds),
     )

@@ -119,7 +119,7 @@ class TargetRunner:
             state_width=0 if self._maker is None else self._maker.state_width,
             weight_type=model.weight_type,
             processor=cpu.label() if model.device == "cpu" else _gpu_name(),
-            drafts=self._own_head is not None,
+            drafts_ahead=self._own_head is not None,
         )
 
     @classmethod
@@ -182,11 +182,13 @@ class TargetRunner:
 
     def _step(self, work: TargetWork) -> TargetReply:
         started = time.perf_counter()
-        alike = not (work.opens or work.divergence) and bool((work.chunk == 1).all())
+        measured = work.divergence and len(work.trees.tokens)  # how alike target and drafter are
+        alike = not (work.opens or measured) and bool((work.chunk == 1).all())
         alike = alike and self._ahead is not None and self._ahead.expects(work.tags.tolist(), work.trees)
         precomputed = self._ahead.collect(wanted=alike) if self._ahead is not None else None
+        reserved, self._reserved = self._reserved, []
         if not alike:
-            for sequence in self._reserved:  # others may need the blocks of these drafts
+            for sequence in reserved:  # others may need the blocks of these drafts
                 self._sequences.settle(sequence)
         reused = {tag: sequence.num_cached_tokens for tag, sequence in self._ledger.update(work).items()}
         if not len(work.tags) and not len(self._sequences):
@@ -211,7 +213,6 @@ class TargetRunner:
 
     def _guess(self, ahead: Ahead, work: TargetWork, reply: TargetReply) -> None:
         """Begin the next pass with the drafts of the reply, without rows that find no block or have ended."""
-        self._reserved = []
         if not (reply.offsets[1:] > reply.offsets[:-1]).all():
             return
         rows, drafts = [], list[Ints]()
@@ -281,7 +282,9 @@ class TargetRunner:
                 self._sequences.settle(sequence)
         known = [self._ledger.get(work, tag) for tag in work.tags.tolist()]
         offsets = np.cumsum(offsets, dtype=np.int32)
-        more = self._states(work.states_from, known, status) | self._drafts(work, offsets, tokens)
+        more = self._states(work.states_from, known, status)
+        seconds = time.perf_counter() - started
+        more |= self._drafts(work, offsets, tokens)
         return TargetReply(
             status=status,
             num_cached_tokens=np.asarray([row.num_cached_tokens if row else 0 for row in known], np.int32),
@@ -293,7 +296,7 @@ class TargetRunner:
             free_blocks=self._sequences.pool.available,
             total_blocks=self._sequences.pool.total,
             epoch=self._ledger.epoch,
-            seconds=max(time.perf_counter() - started, 0.0 if precomputed is None else precomputed.seconds),
+            seconds=max(seconds, 0.0 if precomputed is None else precomputed.seconds),
             divergence=divergence,
             top=top,
             scored=np.cumsum([0, *counts], dtype=np.int32) if counts.any() else NO_INTS,
