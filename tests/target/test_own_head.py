@@ -21,6 +21,7 @@ from covey.loop.configuration import EngineHooks
 from covey.planner.build import build
 from covey.planner.round_planner import RoundPlanner
 from covey.requests.roster import FIRST_AHEAD
+from covey.requests.rounds import RoundRecord
 from covey.runtimes import budget
 from covey.target.opening import load_target
 from covey.target.runner import TargetRunner
@@ -452,9 +453,15 @@ def test_each_lesson_is_of_the_choice_that_its_drafts_were_made_by(
     monkeypatch.setattr(runner._own_head._drafter, "draft", slow)  # type: ignore[union-attr]
     policy, sink = InTurn([2, 4, 1, 3, 3, 0]), Collector()
     planner = RoundPlanner(policy, max_depth=4)
-    engine = engine_to(sink, runner, planner, {HEAD: apart}, ahead=HEAD, block_size=32)
+    records: list[RoundRecord] = []
+    hooks = EngineHooks(observe=records.append)
+    engine = engine_to(sink, runner, planner, {HEAD: apart}, ahead=HEAD, hooks=hooks, block_size=32)
     engine.roster.came(HEAD, apart.info())
     finish(engine, [request(1, PROMPTS[2], 60)])
+    for record in records[:40]:  # the last ones have no room
+        slept = 0.005 * int(record.plan.ahead.max(initial=0))
+        assert record.draft_seconds >= slept
+        assert record.pass_seconds <= record.verify_seconds + 0.004, "what the head took is no part of the pass"
     numbers = {id(situation): number for number, situation in enumerate(policy.asked)}
     told = [(numbers[id(situation)], depth, outcome) for situation, depth, outcome in policy.told]
     told = [each for each in told if each[0] < 40]  # the last ones have no room
