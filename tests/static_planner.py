@@ -28,5 +28,5 @@ class StaticPlanner:
     def learn(self, done: Round) -> None:
         """Nothing to learn."""
 
-    def meanwhile(self, plan: Plan) -> None:
+    def meanwhile(self) -> None:
         """Nothing was put off."""

@@ -147,7 +147,7 @@ def test_a_drafter_that_fails_is_not_chosen_for_the_next_round(monkeypatch: pyte
     meanwhile, gone, begun = world.planner.meanwhile, list[int](), len(world.records)
 
     def leaving(plan: Plan) -> None:
-        meanwhile(plan)
+        meanwhile()
         if len(world.records) == begun + 8:
             gone.append(len(world.records))
             world.engine.roster.failed(plan.drafter[0])
