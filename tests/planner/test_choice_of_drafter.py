@@ -7,6 +7,7 @@ import random
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -146,12 +147,19 @@ def test_a_drafter_that_fails_is_not_chosen_for_the_next_round(monkeypatch: pyte
     world.serve([1] * 6)
     meanwhile, gone, begun = world.planner.meanwhile, list[int](), len(world.records)
 
-    def leaving(plan: Plan) -> None:
+    planned, plan = list[Plan](), world.planner.plan
+
+    def noted(*given: Any) -> Plan:
+        planned.append(plan(*given))
+        return planned[-1]
+
+    def leaving() -> None:
         meanwhile()
         if len(world.records) == begun + 8:
             gone.append(len(world.records))
-            world.engine.roster.failed(plan.drafter[0])
+            world.engine.roster.failed(planned[-1].drafter[0])
 
+    monkeypatch.setattr(world.planner, "plan", noted)
     monkeypatch.setattr(world.planner, "meanwhile", leaving)
     world.serve([1], first=6)
     last, after = (record.plan for record in world.records[gone[0] : gone[0] + 2])
