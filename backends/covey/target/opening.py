@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from covey.contracts.clock import RealClock
 from covey.contracts.ports import Target
 from covey.contracts.profile import Profile
-from covey.emulated import opening as emulation
 from covey.models import heads
 from covey.runtimes import budget
 from covey.runtimes.budget import NO_PRODUCT
@@ -17,6 +15,9 @@ def load_target(folder: str | Path, profile: Profile, *, name: str, entry: str |
     """Return the target of a profile. `folder` holds a model's weights and configuration, or an emulated device's
     tokenizer. A head's folder is the one that the profile gives, else next to `entry`, the target's version folder."""
     if profile.target.emulated:
+        from covey.contracts.clock import RealClock
+        from covey.emulated import opening as emulation
+
         return emulation.load_target(folder, profile, RealClock())
     from covey.target.runner import TargetRunner, most_blocks, typed
 
