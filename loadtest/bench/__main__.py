@@ -18,10 +18,11 @@ from loadtest.bench.session import Session, Wanted, served
 BENCHES = {
     "speedup": "what adaptive and fixed draft lengths gain over none, by callers and temperature",
     "exactness": "whether a token's draw is the same bits in any company, at every length",
+    "trial": "whether a server keeps its promises here: texts, a drafter's death, memory that moves",
     "gpu": "how near a GPU's limits, part by part: rounds, policies",
     "emulated": "every policy on emulated pairs, in virtual time; says nothing of this machine",
     "slo": "requests with latency objectives, and who meets how many of them, in virtual time",
-    "peers": "Covey beside OpenVINO GenAI, vLLM and llama.cpp on a CPU, in turns",
+    "peers": "Covey beside OpenVINO GenAI, vLLM, llama.cpp and transformers, in turns",
 }
 
 
@@ -73,9 +74,9 @@ def _parse(arguments: Sequence[str]) -> tuple[str, Wanted]:
     add("--pair", dest="pairs", action="append", metavar="NAME", help=pair)
     loads = "of `speedup`: the loads, as 1,4,16,32"
     add("--callers", type=lambda text: [int(each) for each in text.split(",")], metavar="N,N", help=loads)
-    part = "of `gpu`, `slo`: this alone"
+    part = "of `gpu`, `slo`, `trial`: this alone"
     add("--part", dest="parts", action="append", metavar="NAME", help=part)
-    peer = "of `peers`: openvino, vllm or llamacpp, and the Python of an environment that has it; may be repeated"
+    peer = "of `peers`: openvino, vllm, llamacpp or transformers, and a Python that has it; may be repeated"
     add("--peer", dest="peers", action="append", metavar="NAME=PYTHON", help=peer)
     gpu = parser.add_argument_group("of `gpu`")
     gpu.add_argument("--device", choices=("auto", "cuda", "cpu"))

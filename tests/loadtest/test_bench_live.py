@@ -58,3 +58,16 @@ def test_a_signal_ends_a_bench_with_what_it_has_measured(tmp_path: Path, number:
     assert found["interrupted"]
     assert found["points"]["1"]["0"]["turns"] == 2
     assert found["points"]["4"]["1"]["turns"] == 0
+
+
+def test_trial_finds_no_other_text_whatever_becomes_of_the_drafter(tmp_path: Path) -> None:
+    found = quick("trial", tmp_path)
+    assert found["failures"] == {}
+    parts = found["parts"]
+    assert len(parts["texts"]) == 2
+    for by in parts["texts"].values():
+        assert {name: each["differ"] for name, each in by.items()} == {"fixed:3": 0, "auto": 0}
+        assert by["fixed:3"]["accepted"] > 0
+    assert parts["death"]["differ"] == parts["memory"]["differ"] == 0
+    assert parts["death"]["seconds_until_it_serves"] > 0
+    assert parts["memory"]["unload"]["pool_grown_bytes"] > parts["memory"]["load"]["pool_grown_bytes"]

@@ -21,6 +21,7 @@ from loadtest.bench.peers import ADAPTIVE, OFF, STREAMED, Peer, PeerRuns, python
 from loadtest.bench.peers.pipe import Pipe, PipeError
 from loadtest.bench.session import Session, Wanted
 from loadtest.bench.work import Answer, Ask, Run
+from tests import bundled
 
 PAIR = ("--profile", "demo-cpu")
 SCRIPTS = Path(peers.__file__).parent / "scripts"
@@ -100,6 +101,19 @@ def test_a_peer_answers_so_many_at_a_time(stub: Path) -> None:
         run = peer.run([Ask("", 2, ids=(7,))] * 3, 2)
         assert [answer.tokens for answer in run.answers] == [(7, 8)] * 3
         assert run.seconds > 0
+
+
+def test_assisted_generation_of_transformers_writes_its_own_greedy_text() -> None:
+    folders = {
+        name: str(bundled.MODELS / model / "1") for name, model in (("target", "target"), ("drafter", "draft_general"))
+    }
+    asks, found = [Ask("", 12, ids=(70, 71, 72)), Ask("", 12, ids=(90, 91, 92))], []
+    for depth in (0, 2):
+        with closing(Peer("transformers", sys.executable, depth)) as peer:
+            assert peer.load({**folders, "dtype": "float32", "threads": 1, "kept": ""})
+            found.append([answer.tokens for answer in peer.run(asks, 2).answers])
+    assert found[0] == found[1]
+    assert [len(tokens) for tokens in found[0]] == [12, 12]
 
 
 LLAMA_CPP = """

@@ -20,6 +20,7 @@ from covey.drafters.neural import NeuralDrafter
 from covey.loop.configuration import EngineHooks
 from covey.planner.build import build
 from covey.planner.round_planner import RoundPlanner
+from covey.planner.switching import SwitchCosts
 from covey.requests.roster import FIRST_AHEAD
 from covey.requests.rounds import RoundRecord
 from covey.runtimes import budget
@@ -461,7 +462,8 @@ def test_each_lesson_is_of_the_choice_that_its_drafts_were_made_by(
     for record in records[:40]:  # the last ones have no room
         slept = 0.005 * int(record.plan.ahead.max(initial=0))
         assert record.draft_seconds >= slept
-        assert record.pass_seconds <= record.verify_seconds + 0.004, "what the head took is no part of the pass"
+    passes = np.median([record.pass_seconds for record in records[:40]])
+    assert passes < 0.004, "what the head took is no part of the pass"
     numbers = {id(situation): number for number, situation in enumerate(policy.asked)}
     told = [(numbers[id(situation)], depth, outcome) for situation, depth, outcome in policy.told]
     told = [each for each in told if each[0] < 40]  # the last ones have no room
@@ -477,3 +479,22 @@ def test_each_lesson_is_of_the_choice_that_its_drafts_were_made_by(
             assert trials.asked == depth
     assert {depth for _, depth, _ in told} == {1, 2, 3, 4}
     assert np.median(taught[4]) > np.median(taught[1]) + 0.01, "each depth has the time of its own drafts"
+
+
+def test_what_it_reads_after_a_pause_refines_c_switch(target: Path, head: Path) -> None:
+    apart, runner = NeuralDrafter.load(head, DRAFTER, name=HEAD, target=target), opened(target, head)
+    policy, costs, records = InTurn([3, 3, *[0] * 20]), SwitchCosts(), list[RoundRecord]()
+    planner = RoundPlanner(policy, max_depth=4, switch_costs=costs)
+    hooks = EngineHooks(observe=records.append)
+    engine = engine_to(Collector(), runner, planner, {HEAD: apart}, ahead=HEAD, hooks=hooks, block_size=32)
+    engine.roster.came(HEAD, apart.info())
+    finish(engine, [request(1, PROMPTS[2], 60)])
+    resumed = [
+        (policy.asked[number].lag, record.catch_up_seconds)
+        for number, record in enumerate(records)
+        if policy.chosen[number] and not policy.asked[number].previous and not record.plan.depth.any()
+    ]
+    assert len(resumed) > 2
+    for lag, seconds in resumed[-1:]:
+        assert lag > 15
+        assert costs.of(HEAD)(lag, 1) == pytest.approx(seconds, rel=0.5)

@@ -279,9 +279,13 @@ class RoundPlanner:
         situation = choice.situation
         chosen = Counter(each for each in zip(done.plan.drafter, done.plan.why) if each[0])
         self.totals.draft(chosen)
-        if situation.previous == 0 and choice.depth > 0 and done.drafted.catch_up:
+        if situation.previous == 0 and choice.depth > 0:
+            caught_up = dict(done.drafted.catch_up)
+            if done.plan.ahead.any() and not done.plan.depth.any():  # the target's own head begins again
+                own = done.plan.drafter[int(done.plan.ahead.argmax())]
+                caught_up[own] = done.reply.catch_up_seconds
             for name, rows, lag in situation.lags():
-                self._switch_costs.of(name).observe(lag, rows, done.drafted.catch_up.get(name, 0.0))
+                self._switch_costs.of(name).observe(lag, rows, caught_up.get(name, 0.0))
         if situation.rows and done.batch.decoding and (situation.shares or self.policy.listens):
             drafters = tuple((name, why, rows) for (name, why), rows in chosen.items())
             self._teach(done, lesson_of(done, choice, self._max_depth, self._drafted_before), drafters)

@@ -1,5 +1,6 @@
-"""Compares Covey on Triton with other engines for this processor: OpenVINO GenAI, vLLM's build for CPUs, llama.cpp.
-All answer the same ids, in turns, from the same folder. llama.cpp reads the 4-bit file that the folder was made from.
+"""Compares Covey on Triton with other engines: OpenVINO GenAI, vLLM's build for CPUs, llama.cpp and transformers, which
+also runs on a GPU. All answer the same ids, in turns, from the same folder. llama.cpp reads the 4-bit file that the
+folder was made from.
 
 `--peer NAME=PYTHON` names a peer and the Python of an environment that has it. `--pair FOLDER` is an aligned pair
 (`covey_training aligned`), else the profile is served. A peer drafts with the profile's first drafter if that is a
@@ -42,6 +43,7 @@ SCRIPTS = {
     "openvino": _FOLDER / "openvino_genai_peer.py",
     "vllm": _FOLDER / "vllm_peer.py",
     "llamacpp": _FOLDER / "llamacpp_peer.py",
+    "transformers": _FOLDER / "transformers_peer.py",
 }
 DEPTHS, QUICK_DEPTHS = (2, 5), (3,)  # of the peers' drafts
 CALLERS, QUICK_CALLERS = (1, 4, 8, 16), (1, 4)
