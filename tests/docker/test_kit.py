@@ -41,4 +41,5 @@ def test_each_step_is_a_command_that_exists(kit: ModuleType, tmp_path: Path) -> 
         if name == "pair":
             assert parse(words).agreement == 0.7
         else:
-            assert _parse(words)[0] == words[0]
+            there = ["demo-cpu" if word.endswith("aligned.toml") else word for word in words]
+            assert _parse(there)[0] == words[0]
