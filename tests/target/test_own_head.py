@@ -459,11 +459,12 @@ def test_each_lesson_is_of_the_choice_that_its_drafts_were_made_by(
     engine = engine_to(sink, runner, planner, {HEAD: apart}, ahead=HEAD, hooks=hooks, block_size=32)
     engine.roster.came(HEAD, apart.info())
     finish(engine, [request(1, PROMPTS[2], 60)])
+    passes: dict[int, list[float]] = {}
     for record in records[:40]:  # the last ones have no room
-        slept = 0.005 * int(record.plan.ahead.max(initial=0))
-        assert record.draft_seconds >= slept
-    passes = np.median([record.pass_seconds for record in records[:40]])
-    assert passes < 0.004, "what the head took is no part of the pass"
+        depth = int(record.plan.ahead.max(initial=0))
+        assert record.draft_seconds >= 0.005 * depth
+        passes.setdefault(depth, []).append(record.pass_seconds)
+    assert np.median(passes[4]) < np.median(passes[0]) + 0.01, "what the head took is no part of the pass"
     numbers = {id(situation): number for number, situation in enumerate(policy.asked)}
     told = [(numbers[id(situation)], depth, outcome) for situation, depth, outcome in policy.told]
     told = [each for each in told if each[0] < 40]  # the last ones have no room
@@ -490,11 +491,14 @@ def test_what_it_reads_after_a_pause_refines_c_switch(target: Path, head: Path) 
     engine.roster.came(HEAD, apart.info())
     finish(engine, [request(1, PROMPTS[2], 60)])
     resumed = [
-        (policy.asked[number].lag, record.catch_up_seconds)
-        for number, record in enumerate(records)
-        if policy.chosen[number] and not policy.asked[number].previous and not record.plan.depth.any()
+        (record.plan.choice.situation.lag, record.catch_up_seconds)
+        for record in records
+        if record.plan.choice is not None
+        and not record.plan.choice.situation.previous
+        and record.plan.ahead.any()
+        and not record.plan.depth.any()
     ]
     assert len(resumed) > 2
-    for lag, seconds in resumed[-1:]:
-        assert lag > 15
-        assert costs.of(HEAD)(lag, 1) == pytest.approx(seconds, rel=0.5)
+    lag, seconds = resumed[-1]
+    assert lag > 15
+    assert costs.of(HEAD)(lag, 1) == pytest.approx(seconds, rel=0.5)
