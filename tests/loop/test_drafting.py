@@ -12,7 +12,7 @@ from covey.contracts.profile import SpeculationSettings
 from covey.contracts.types import NO_FLOATS, DrafterInfo, DraftReply, DraftWork
 from covey.loop.engine import Engine
 from covey.planner.build import build
-from covey.requests.roster import LONGEST_REST
+from covey.requests.roster import FIRST_REST, LONGEST_REST
 from tests.fakes import VOCAB, Collector, HashTarget, ManualClock, continuation, request
 from tests.loop.hash_drafters import HashDrafter, read_out, serving
 from tests.static_planner import StaticPlanner
@@ -92,9 +92,9 @@ def test_an_exhausted_pool_with_drafts_still_gives_the_same_text() -> None:
 @pytest.mark.parametrize("known", [False, True])
 def test_a_late_call_that_ends_in_death_is_reported_as_death_unless_that_is_known(known: bool) -> None:
     """Its successor would be ended for it."""
-    slow, errors = Slow(StubDead("not healthy")), list[CoveyError]()
+    slow, errors, clock = Slow(StubDead("not healthy")), list[CoveyError](), ManualClock()
     engine, _target, sink = serving(
-        {"one": slow}, clock=ManualClock(), deadline=0.05, failed=lambda _name, error: errors.append(error)
+        {"one": slow}, clock=clock, deadline=0.05, failed=lambda _name, error: errors.append(error)
     )
     engine.submit(request(1, [1, 2], 30))
     while not errors:
@@ -107,6 +107,9 @@ def test_a_late_call_that_ends_in_death_is_reported_as_death_unless_that_is_know
         pass
     assert [type(error) for error in errors] == [PortTimeout, PortError if known else StubDead]
     assert sink.tokens[1] == continuation([1, 2], 30)
+    clock.sleep(FIRST_REST)
+    if not known:
+        assert engine.roster.serves("one"), "one death counts as one failure"
 
 
 class Slow:

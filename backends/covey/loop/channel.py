@@ -22,6 +22,7 @@ or was given up, otherwise after the new process has answered STALE for it.
 from __future__ import annotations
 
 import logging
+import math
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future
@@ -83,6 +84,7 @@ class Channel:
     _worker: Worker = field(init=False)
     _calls: deque[DrafterCall] = field(default_factory=deque, init=False)  # replies not yet taken
     _epoch: int = field(default=0, init=False)
+    _counted: float = field(default=-math.inf, init=False)  # when a failure was last counted
 
     def __post_init__(self) -> None:
         self._worker = self.new_worker(f"draft-{self.name}")
@@ -124,6 +126,7 @@ class Channel:
             call.future.exception(max(0.0, seconds))
         except FutureTimeout:
             self.roster.late(self.name)
+            self._counted = self.clock.now()
             self._report(call, PortTimeout(f"no proposals within {call.work.patience:g} s"))
             return None
         reply = None
@@ -246,7 +249,9 @@ class Channel:
             error = PortError(f"{type(error).__name__}: {error}")
         if isinstance(error, StubDead) and self._lost(call):
             error = PortError(str(error))  # StubDead would make the supervisor end the new process
-        self.roster.failed(self.name)
+        if call.started > self._counted:  # else one death would count once for each of its calls
+            self.roster.failed(self.name)
+            self._counted = self.clock.now()
         self._report(call, error)
 
     def _report(self, call: DrafterCall, error: CoveyError) -> None:
