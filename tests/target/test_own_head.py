@@ -427,6 +427,19 @@ def test_when_it_fails_the_heads_own_process_drafts(
     assert "the target's own head has failed: draft_head drafts in its own process" in caplog.text
 
 
+def test_it_drafts_while_the_heads_own_process_is_gone(target: Path, head: Path) -> None:
+    apart, runner = NeuralDrafter.load(head, DRAFTER, name=HEAD, target=target), opened(target, head)
+    planner = build(SpeculationSettings(policy="fixed:3", drafters=(HEAD,)), (HEAD,))
+    sink = Collector()
+    engine = engine_to(sink, runner, planner, {HEAD: apart}, ahead=HEAD, block_size=32)
+    engine.roster.came(HEAD, apart.info())
+    engine.roster.gone(HEAD)
+    rejecting = replace(KINDS[2], seed=1)
+    finish(engine, [request(1, PROMPTS[2], 30), request(2, PROMPTS[0], 30, sampling=rejecting)])
+    assert sink.ended[1].drafted > 50
+    assert sink.ended[2].drafted == 0, "its own process drafts under the rejection rule"
+
+
 class InTurn(Listed):
     """Chooses these depths, one after the other, again and again."""
 

@@ -162,12 +162,10 @@ class Drafting:
 
     def _comes_ahead(self, name: str, active: ActiveRequest) -> bool:
         """Return whether this drafter's drafts of the request come with the target's replies."""
-        return name == self._roster.ahead and active.coupled
+        return self._roster.comes_with_pass(name, coupled=active.coupled)
 
     def _ahead(self, batch: Batch, plan: Plan) -> list[int]:
         """Return the rows whose drafts came with the last reply."""
-        if not self._roster.serves(self._roster.ahead):
-            return []
         rows = np.flatnonzero(plan.depth).tolist()
         mine = [row for row in rows if self._comes_ahead(plan.drafter[row], batch.rows[row])]
         return [row for row in mine if batch.rows[row].drafted_ahead]

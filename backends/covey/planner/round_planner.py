@@ -99,10 +99,10 @@ def situation_of(
         if active.request.speculation != "auto" or active.num_tokens >= roster.positions(name):
             alike = False
             continue
-        serves = roster.serves(name)
+        serves = roster.drafts(name, coupled=active.coupled)
         served, alike = served or serves, alike and serves
         counts[name] = counts.get(name, 0) + 1
-        ahead = name == roster.ahead and active.coupled
+        ahead = roster.comes_with_pass(name, coupled=active.coupled)
         unseen = active.num_tokens - (active.seen_ahead if ahead else active.seen.get(name, 0))
         lag = max(lag, unseen)
         missed[name] = missed.get(name, 0) + unseen
@@ -186,7 +186,7 @@ class RoundPlanner:
         choice = Choice(situation, depth, reason, cap)
         plan = replace(plan, why=assigned.why)
         if roster.ahead:
-            plan, choice = self._one_round_later(plan, choice, batch, roster.ahead, budget)
+            plan, choice = self._one_round_later(plan, choice, batch, roster, budget)
             depth, reason = choice.depth, choice.reason
         if reason.word != "explore":  # offers would replace the drafts that exploration pays for
             plan = self._with_offers(plan, batch, situation, depth, budget)
@@ -199,10 +199,13 @@ class RoundPlanner:
             log_q=self.selector.log_q,
         )
 
-    def _one_round_later(self, plan: Plan, choice: Choice, batch: Batch, head: str, budget: int) -> tuple[Plan, Choice]:
+    def _one_round_later(
+        self, plan: Plan, choice: Choice, batch: Batch, roster: Roster, budget: int
+    ) -> tuple[Plan, Choice]:
         """Return the plan and its choice where the target's own head drafts ahead. Its rows verify the drafts that they
         have, by the last round's choice; the depths of this one are for the next round's drafts."""
-        mine = [name == head and active.coupled for name, active in zip(plan.drafter, batch.rows)]
+        rows_and_names = zip(batch.rows, plan.drafter)
+        mine = [roster.comes_with_pass(name, coupled=active.coupled) for active, name in rows_and_names]
         last, self._next = self._next, choice if any(mine) else None
         if not any(mine):
             return plan, choice

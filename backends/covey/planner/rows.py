@@ -47,8 +47,12 @@ def draft_tokens(
     batch: Batch, drafters: Sequence[str], roster: Roster, budget: int, depths: int, width: int
 ) -> tuple[int, ...]:
     """Return how many tokens all rows would be asked to draft by `lay_out`, for each depth from 0 to `depths`."""
-    serving = _serving(roster)
-    pairs = [(active, serving[name]) for active, name in zip(batch.rows, drafters) if name in serving]
+    drafting = _drafting(roster)
+    pairs = [
+        (active, drafting[active.coupled][name])
+        for active, name in zip(batch.rows, drafters)
+        if name in drafting[active.coupled]
+    ]
     mine, most = [active for active, _ in pairs], spare(batch, budget)
     own = [own_depth(active, batch, depths) for active in mine]
     limit = np.array([_limit(active, most, positions) for active, positions in pairs], np.int64)
@@ -74,24 +78,28 @@ def lay_out(
     `own_depth`."""
     rows = len(batch.rows)
     depths, widths, names = [0] * rows, [1] * rows, [""] * rows
-    serving = _serving(roster)
-    if serving:
+    drafting = _drafting(roster)
+    if drafting[True]:
         most = spare(batch, budget)
         for row, (active, name) in enumerate(zip(batch.rows, drafters)):
-            if name not in serving:
+            if name not in drafting[active.coupled]:
                 continue
             names[row] = name
             own = own_depth(active, batch, deepest)
-            wanted = min(depth if own is None else own, _limit(active, most, serving[name]))
+            wanted = min(depth if own is None else own, _limit(active, most, drafting[active.coupled][name]))
             depths[row] = wanted
             if width > 1 and wanted and active.request.sampling.rule is not Rule.REJECTION:
                 widths[row] = max(1, min(width, most // wanted))
     return Plan(np.array(depths, np.int32), np.array(widths, np.int32), tuple(names))
 
 
-def _serving(roster: Roster) -> dict[str, float]:
-    """Return the positions of each drafter that can be asked."""
-    return {name: roster.positions(name) for name in roster.names if roster.serves(name)}
+def _drafting(roster: Roster) -> dict[bool, dict[str, float]]:
+    """Return the positions of each drafter that drafts for rows under the rejection rule (False), and for coupled ones
+    (True)."""
+    return {
+        coupled: {name: roster.positions(name) for name in roster.names if roster.drafts(name, coupled=coupled)}
+        for coupled in (False, True)
+    }
 
 
 def _limit(active: ActiveRequest, most: int, positions: float) -> int:

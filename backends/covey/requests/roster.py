@@ -46,6 +46,7 @@ class _Entry:
     backoff: Backoff
     late: bool = False
     facts: DrafterInfo | None = None
+    positions: float = math.inf  # by the last facts
     away: State | None = None  # the reason if it is not loaded
     lost: float = -math.inf  # when its process was last seen to end
 
@@ -97,10 +98,19 @@ class Roster:
         """Return whether the drafter is available."""
         return self.state(name) is State.SERVING
 
+    def comes_with_pass(self, name: str, *, coupled: bool) -> bool:
+        """Return whether a row's drafts by this drafter come with the target's replies. The drafter's own process is
+        not needed for them. Does not mutate."""
+        return coupled and name == self._ahead != "" and not self._ahead_backoff.resting
+
+    def drafts(self, name: str, *, coupled: bool) -> bool:
+        """Return whether there are drafts by this drafter for a row, whoever makes them. Does not mutate."""
+        return self.comes_with_pass(name, coupled=coupled) or self.serves(name)
+
     def came(self, name: str, facts: DrafterInfo) -> None:
         """Note that a drafter was loaded, with its facts."""
-        self._entries[name].facts = facts
-        self._entries[name].away = None
+        entry = self._entries[name]
+        entry.facts, entry.positions, entry.away = facts, facts.max_positions, None
 
     def ended_since(self, name: str, asked: float) -> bool:
         """Return whether the drafter's process ended after the time `asked`. Does not mutate."""
@@ -113,7 +123,7 @@ class Roster:
     def positions(self, name: str) -> float:
         """Return the longest text that it can hold, drafts included; infinite if unknown. Does not mutate."""
         entry = self._entries.get(name)
-        return math.inf if entry is None or entry.facts is None else entry.facts.max_positions
+        return math.inf if entry is None else entry.positions
 
     def moves(self, name: str, state: State) -> None:
         """Note that a drafter is UNLOADING, UNLOADED, LOADING or ENDED."""
