@@ -248,7 +248,7 @@ class Channel:
             log.error("drafter %s raised an unexpected exception", self.name, exc_info=error)
             error = PortError(f"{type(error).__name__}: {error}")
         if isinstance(error, StubDead) and self._lost(call):
-            error = PortError(str(error))  # StubDead would make the supervisor end the new process
+            error = PortError(str(error))  # StubDead would make the orchestrator end the new process
         if call.started > self._counted:  # else one death would count once for each of its calls
             self.roster.failed(self.name)
             self._counted = self.clock.now()

@@ -7,6 +7,7 @@ One call of `Engine.round` is one round over the running batch:
     offer    lookups in the requests' own texts offer drafts                      (lookups)
     plan     how deep and wide to draft, and which drafter, for each row         (planner)
     draft    one call per drafter in use, in parallel                            (drafters)
+             or the target drafts itself: the planned depth is then for the drafts of the next round
     select   drop drafts that are not worth verifying                            (planner)
     verify   one pass over the target: prefill chunks, last tokens, all trees    (target)
     commit   add accepted tokens, end finished requests, send progress to the sink

@@ -5,7 +5,7 @@
     silence on a port, a late call        starvation              is killed           the launcher starts the server
 
 The launcher kills what hangs and brings models back (supervisor.py, silence.py). The orchestrator kills targets and
-drafters whose calls hang (calls.py), and notes which have a process (presence.py). The front only reads deaths.py.
+drafters whose calls hang (calls.py), and knows which have a process (presence.py). The front only reads deaths.py.
 
     supervisor.py  follows one server's processes, kills those that hang and has models reloaded
     health.py      the health of one process;  rules.py: when it hangs

@@ -2,8 +2,8 @@
 
 The head's own process (`covey.drafters`) answers a call. That takes two messages of each kind, and the target's
 states have to travel. Here the states are read where the pass left them, and the next pass can begin before its message
-comes (`covey.target.ahead`). Nothing depends on it: a row without drafts decodes plainly, and a head that fails is left
-out.
+comes (`covey.target.ahead`). A row without drafts decodes plainly. A head that fails is left out, and its own
+process drafts instead.
 """
 
 from __future__ import annotations
