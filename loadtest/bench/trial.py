@@ -76,7 +76,7 @@ class Tried:
 
     def process(self) -> int | None:
         """Return the drafter's process."""
-        return processes.by_model(self.server.pid).get(self.drafter)
+        return processes.named(self.server.pid).get(self.drafter)
 
     def wait(self, found: Callable[[], bool]) -> float:
         """Return the seconds until it is found. Raises CoveyError."""
@@ -130,15 +130,15 @@ def death(tried: Tried, found: JsonDict) -> None:
         raise CoveyError(f"{tried.drafter} has no process of its own to kill")
     with tried.crowd(found, number=51):
         os.kill(before, signal.SIGKILL)
-        tried.wait(lambda: tried.process() != before)
-        found["seconds_until_it_serves"] = tried.wait(lambda: bool(tried.process()) and tried.state() == "serving")
+        serves = tried.wait(lambda: tried.process() not in (None, before) and tried.state() == "serving")
+        found["seconds_until_it_serves"] = serves
 
 
 def memory(tried: Tried, found: JsonDict) -> None:
     """Let the drafter leave and come back in the middle of the crowd's texts."""
     before, secret = tried.pool_bytes(), tried.server.control.secret
     with tried.crowd(found, number=52):
-        for action, state in (("unload", "unloaded"), ("load", "serving")):
+        for action, state in (("unload", "unloaded"), ("pin", "serving")):
             tried.reports.wish(action, tried.drafter, secret)
             seconds = tried.wait(lambda: tried.state() == state)  # noqa: B023 - it is called in this turn alone
             found[action] = {"seconds": seconds, "pool_grown_bytes": tried.pool_bytes() - before, **_device()}

@@ -70,4 +70,4 @@ def test_trial_finds_no_other_text_whatever_becomes_of_the_drafter(tmp_path: Pat
         assert by["fixed:3"]["accepted"] > 0
     assert parts["death"]["differ"] == parts["memory"]["differ"] == 0
     assert parts["death"]["seconds_until_it_serves"] > 0
-    assert parts["memory"]["unload"]["pool_grown_bytes"] > parts["memory"]["load"]["pool_grown_bytes"]
+    assert parts["memory"]["unload"]["pool_grown_bytes"] > parts["memory"]["pin"]["pool_grown_bytes"]
