@@ -78,6 +78,11 @@ class Tried:
         """Return the drafter's process."""
         return processes.named(self.server.pid).get(self.drafter)
 
+    def serves(self, instead_of: int) -> bool:
+        """Return whether the drafter serves in another process."""
+        ready = self.server.control.states().get(self.drafter) == "READY"
+        return ready and self.process() not in (None, instead_of) and self.state() == "serving"
+
     def wait(self, found: Callable[[], bool]) -> float:
         """Return the seconds until it is found. Raises CoveyError."""
         began = time.monotonic()
@@ -130,8 +135,7 @@ def death(tried: Tried, found: JsonDict) -> None:
         raise CoveyError(f"{tried.drafter} has no process of its own to kill")
     with tried.crowd(found, number=51):
         os.kill(before, signal.SIGKILL)
-        serves = tried.wait(lambda: tried.process() not in (None, before) and tried.state() == "serving")
-        found["seconds_until_it_serves"] = serves
+        found["seconds_until_it_serves"] = tried.wait(lambda: tried.serves(instead_of=before))
 
 
 def memory(tried: Tried, found: JsonDict) -> None:
