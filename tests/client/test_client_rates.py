@@ -21,11 +21,6 @@ covey_requests_total{{model="covey",outcome="refused"}} {done}
 covey_spec_decode_num_drafts_total{{model="covey",drafter="draft_code"}} {rounds}
 covey_spec_decode_num_draft_tokens_total{{model="covey",drafter="draft_code"}} {5 * rounds}
 covey_spec_decode_num_accepted_tokens_total{{model="covey",drafter="draft_code"}} {3 * rounds}
-covey_time_to_first_token_seconds_bucket{{model="covey",le="0.1"}} {done}
-covey_time_to_first_token_seconds_bucket{{model="covey",le="0.2"}} {2 * done}
-covey_time_to_first_token_seconds_bucket{{model="covey",le="+Inf"}} {2 * done}
-covey_time_to_first_token_seconds_sum{{model="covey"}} 1
-covey_time_to_first_token_seconds_count{{model="covey"}} {2 * done}
 """
 
 
@@ -52,21 +47,3 @@ def test_one_reading_has_no_rates() -> None:
     one = reading(0.0, 100)
     assert Span(one, one).rate("covey_rounds_total") is None
     assert Span(one, one).ratio("covey_rounds_total", "covey_rounds_total") is None
-
-
-def test_quantiles_interpolate_in_their_bucket() -> None:
-    span = Span(reading(0.0, 0), reading(1.0, 1000))
-    name = "covey_time_to_first_token_seconds"
-    assert span.quantile(name, 0.25) == pytest.approx(0.05)
-    assert span.quantile(name, 0.5) == pytest.approx(0.1)
-    assert span.quantile(name, 0.95) == pytest.approx(0.19)
-    assert span.quantile("covey_nothing", 0.5) is None
-    assert Span(reading(0.0, 100), reading(1.0, 100)).quantile(name, 0.5) is None
-
-
-def test_a_quantile_at_a_bound_whatever_is_empty_behind_it_and_beyond_the_last_is_that_bound() -> None:
-    for share, page in (
-        (0.5, 'x_bucket{le="1"} 2\nx_bucket{le="2"} 2\nx_bucket{le="4"} 4\nx_bucket{le="+Inf"} 4\n'),
-        (0.9, 'x_bucket{le="1"} 1\nx_bucket{le="+Inf"} 4\n'),
-    ):
-        assert Span(MetricsSnapshot(0, ()), MetricsSnapshot(1, status.parse(page, "x"))).quantile("x", share) == 1
