@@ -673,7 +673,8 @@ def _drain(server: Server, front: Front) -> None:
 
 
 async def test_while_a_front_drains_an_answer_whose_model_dies_is_not_asked_for_again() -> None:
-    upstream = Upstream("localhost:1", "localhost:2", Deaths().fd, lambda: True)
+    deaths = Deaths()
+    upstream = Upstream("localhost:1", "localhost:2", deaths.fd, lambda: True)
     resumption = _BoundedResumption(lambda _settings: Request({}), {}, upstream)
     assert resumption.rest(ServerError("Stub process is not healthy.")) is None
     await upstream.close()
