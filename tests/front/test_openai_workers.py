@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import pickle
 import signal
 import subprocess
 import sys
@@ -17,7 +18,7 @@ import psutil
 import pytest
 
 from covey.front.fair_queue import Job
-from covey.front.openai.text_processor import TextProcessor
+from covey.front.openai.text_processor import TextProcessor, WorkerReply
 from covey.front.openai.texts import Texts
 from covey.front.openai.worker import LONG_BYTES
 from covey.front.openai.workers import Workers
@@ -116,6 +117,20 @@ async def test_a_worker_that_is_killed_or_paused_is_begun_again_and_asked_once_m
             os.kill(process.pid, signal.SIGKILL)
         assert [count for count, _ in await asyncio.wait_for(asyncio.gather(*both), 30)] == [1, 1]
         assert made._workers[True]._process is not process
+
+
+async def test_an_error_of_a_text_is_not_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with workers() as made:
+        asked = list[bytes]()
+
+        async def answer(question: bytes) -> bytes:
+            asked.append(question)
+            return pickle.dumps(WorkerReply(error=ServerError("an internal error")))
+
+        monkeypatch.setattr(made._workers[False], "_answer", answer)
+        with pytest.raises(ServerError, match="an internal error"):
+            await Texts(str(FOLDER), made).encode(SHORT, "a", special=True)
+        assert len(asked) == 1
 
 
 async def test_one_that_cannot_be_begun_is_an_error_of_the_server() -> None:
