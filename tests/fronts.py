@@ -55,6 +55,22 @@ def call(front: Front, method: str, path: str, body: Any = None, **headers: str)
         connection.close()
 
 
+class Answering:
+    """An application that answers each request with its client's address, and notes who was answered."""
+
+    def __init__(self) -> None:
+        self.clients = list[str]()
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        while (await receive()).get("more_body"):
+            pass
+        self.clients.append(scope["client"][0])
+        said = self.clients[-1].encode()
+        length = (b"content-length", str(len(said)).encode())
+        await send({"type": "http.response.start", "status": 200, "headers": [length]})
+        await send({"type": "http.response.body", "body": said})
+
+
 @asynccontextmanager
 async def over_http(app: Any, settings: FrontSettings) -> AsyncIterator[tuple[tuple[str, int], list[Any]]]:
     """Its address, and the connections that were made."""

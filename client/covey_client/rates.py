@@ -1,8 +1,7 @@
-"""Computes figures between two snapshots of the metrics port: rates, ratios and quantiles. Fetches nothing itself."""
+"""Computes figures between two snapshots of the metrics port: rates and ratios. Fetches nothing itself."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -59,21 +58,6 @@ class Span:
         """Return one counter's growth over another's; None while the latter stands still."""
         below = self.grew(denominator)
         return (self.grew(numerator) or 0.0) / below if below else None
-
-    def quantile(self, histogram: str, q: float) -> float | None:
-        """Return the quantile of the observations in between, by linear interpolation inside the bucket; None if there
-        are none. Beyond the last bound it is that bound."""
-        counts = self.grew_by(f"{histogram}_bucket", "le")
-        bounds = sorted((math.inf if key == "+Inf" else float(key), count) for key, count in counts.items())
-        if not bounds or bounds[-1][1] <= 0:
-            return None
-        wanted = q * bounds[-1][1]
-        low, below = 0.0, 0.0
-        for high, count in bounds:
-            if count >= wanted and count > below:
-                return low if high == math.inf else low + (high - low) * (wanted - below) / (count - below)
-            low, below = (low if high == math.inf else high), count
-        return low
 
 
 def _growth(before: float, now: float) -> float:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import subprocess
 import sys
 from pathlib import Path
-
-import pytest
 
 from covey_client.cli import COMMANDS
 
@@ -23,64 +22,49 @@ sys.path.insert(0, sys.argv.pop(1))
 import covey_client.cli
 assert covey_client.__file__.startswith(sys.path[0]), covey_client.__file__
 """
-ALONE = REFUSING + "sys.exit(covey_client.cli.main(sys.argv[1:]))"
-EXPLAIN = """
-for name in sys.argv[1:]:
-    try:
-        covey_client.cli.main([name, "--help"])
-    except SystemExit as end:
-        assert end.code == 0, name
-    else:
-        raise AssertionError(name)
+COMMAND = (
+    REFUSING
+    + """
+import contextlib, io, json
+from covey_client.costs import surface, table
+said = [table.CostTable.load(sys.argv[2]).name]
+for words in json.loads(sys.argv[1]):
+    told = io.StringIO()
+    with contextlib.redirect_stdout(told), contextlib.redirect_stderr(told):
+        try:
+            status = covey_client.cli.main(words)
+        except SystemExit as end:
+            status = end.code
+    said.append([status, told.getvalue()])
+print(json.dumps(said))
 """
-NOBODY = "127.0.0.1:9"
+)
+NOBODY = ("--url", "127.0.0.1:9")
+TABLE = Path(__file__).parents[2] / "profiles" / "costs" / "emulated-7b-24g.json"
 
 
-@pytest.fixture(scope="module")
-def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    source, target = tmp_path_factory.mktemp("source"), tmp_path_factory.mktemp("installed")
-    shutil.copytree(CLIENT, source / "client", ignore=shutil.ignore_patterns("build", "*.egg-info", "__pycache__"))
+def test_it_works_where_it_is_installed_by_itself(tmp_path: Path) -> None:
+    """Commands explain themselves; what needs a server or the server's package says so in one line; tables are read."""
+    source, target = tmp_path / "source", tmp_path / "installed"
+    shutil.copytree(CLIENT, source, ignore=shutil.ignore_patterns("build", "*.egg-info", "__pycache__"))
     flags = ["--no-deps", "--no-build-isolation", "--no-index", "--disable-pip-version-check", "-q"]
-    subprocess.run([sys.executable, "-m", "pip", "install", *flags, "--target", target, source / "client"], check=True)
-    return target
-
-
-def command(installed: Path, *words: str, status: int) -> str:
-    done = subprocess.run([sys.executable, "-c", ALONE, installed, *words], capture_output=True, text=True, check=False)
-    assert done.returncode == status, done.stderr
-    return done.stdout + done.stderr
-
-
-def test_every_command_explains_itself(installed: Path) -> None:
+    subprocess.run([sys.executable, "-m", "pip", "install", *flags, "--target", target, source], check=True)
     names = [each.__name__.rpartition(".")[2].replace("_", "-") for each in COMMANDS]
-    code = REFUSING + EXPLAIN
-    done = subprocess.run([sys.executable, "-c", code, installed, *names], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
+    asking = [("status", *NOBODY), ("status", *NOBODY, "--decisions"), ("generate", "a", *NOBODY)]
+    needing = [("profiles", "check"), ("profiles", "explain", "x")]
+    words = [*((name, "--help") for name in names), *asking, *needing]
+    ran = subprocess.run(
+        [sys.executable, "-c", COMMAND, target, json.dumps(words), TABLE], capture_output=True, text=True, check=False
+    )
+    assert ran.returncode == 0, ran.stderr
+    table, *said = json.loads(ran.stdout)
+    assert table == "emulated-7b-24g"
     assert len(names) == 5
-    for name in names:
-        assert f"usage: covey {name} " in done.stdout
-
-
-def test_what_needs_a_server_says_that_none_answers(installed: Path) -> None:
-    for words in (
-        ("status", "--url", NOBODY),
-        ("status", "--url", NOBODY, "--decisions"),
-        ("generate", "a", "--url", NOBODY),
-    ):
-        said = command(installed, *words, status=5)
-        assert said.startswith("covey: "), said
-        assert said.count("\n") == 1, said
-        assert "`make serve` starts one" in said
-
-
-def test_what_needs_the_server_s_package_says_so(installed: Path) -> None:
-    assert "run this where the package covey is installed" in command(installed, "profiles", "check", status=2)
-    assert "run this where the package covey is installed" in command(installed, "profiles", "explain", "x", status=2)
-
-
-def test_tables_are_read(installed: Path) -> None:
-    table = Path(__file__).parents[2] / "profiles" / "costs" / "emulated-7b-24g.json"
-    read = "from covey_client.costs import surface, table; print(table.CostTable.load(sys.argv[1]).name)"
-    code = REFUSING + read
-    done = subprocess.run([sys.executable, "-c", code, installed, table], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "emulated-7b-24g"
+    for name, (status, told) in zip(names, said):
+        assert (status, f"usage: covey {name} " in told) == (0, True), told
+    for status, told in said[len(names) : -len(needing)]:
+        assert (status, told.count("\n"), told.startswith("covey: ")) == (5, 1, True), told
+        assert "`make serve` starts one" in told
+    for status, told in said[-len(needing) :]:
+        assert status == 2
+        assert "run this where the package covey is installed" in told

@@ -42,11 +42,8 @@ def test_a_secret_comes_from_the_environment_or_from_the_file_that_it_names(
     monkeypatch.setenv(secret.VARIABLE, "itself")
     assert secret.given() == "itself"
     monkeypatch.delenv(secret.VARIABLE)
-    for missing in (False, True):
-        if missing:
-            path.unlink()
-        else:
-            path.write_text("")
+    for hurt in (lambda: path.write_text(""), path.unlink):
+        hurt()
         with pytest.raises(InvalidRequest, match=secret.FILE_VARIABLE):
             secret.given()
 
@@ -73,23 +70,7 @@ def test_without_flags_the_host_is_that_of_covey_url(asked: Asked) -> None:
     assert asked("grpcs://box:9001", "status") == "https://box:8000"
     assert asked("[::1]:9001", "status") == "[::1]:8000"
     assert asked("box:9001", "status", "--http-url", "other:1") == "other:1"
-
-
-def test_a_flag_is_stronger_than_the_environment(asked: Asked) -> None:
     assert asked("box:9001", "status", "--url", "other:7") == "other:7"
-
-
-def test_status_asks_the_host_of_covey_url(monkeypatch: pytest.MonkeyPatch) -> None:
-    looks: list[str] = []
-
-    def read(http_url: str, *_: str, **__: str) -> status.Status:
-        looks.append(http_url)
-        return status.Status(True, ())
-
-    monkeypatch.setenv("COVEY_URL", "box:9001")
-    monkeypatch.setattr(status, "read", read)
-    assert main(["status"]) == 0
-    assert looks == ["box:8000"]
 
 
 @pytest.mark.parametrize(
@@ -107,16 +88,6 @@ def test_what_is_no_address_is_wrong_usage(words: list[str], capsys: pytest.Capt
     err = capsys.readouterr().err
     assert "allowed: host:port" in err
     assert err.count("\n") == 1
-
-
-@pytest.mark.parametrize("command", ["generate", "status"])
-def test_help_names_the_port_and_the_default(command: str, capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit):
-        parser().parse_args([command, "--help"])
-    said = " ".join(capsys.readouterr().out.split())
-    assert "--url HOST:PORT" in said
-    assert "COVEY_URL" in said
-    assert command == "generate" or "port 8000 of" in said
 
 
 def test_any_port_of_a_server_that_runs_here_or_none_is_enough(asked: Asked) -> None:
@@ -188,39 +159,31 @@ def test_an_http_port_where_grpc_is_meant_says_so(http_port: str, capsys: pytest
     assert "does not speak gRPC: is it an HTTP port? Give the gRPC port" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(
-    "body", [b"hi!!", b"\xff", b"7", b"[1]", b"[{}]", b'{"a": 1}', b'[{"name": 1}]', b"[" * 100_000]
-)
+NOT_COVEY, NOT_OURS = "does not answer as Covey does", "the server's decisions are not in Covey's form"
+DECISIONS = {
+    "1": NOT_OURS,
+    '{"policy": "a", "decisions": [1]}': NOT_OURS,
+    "[" * 100_000: NOT_COVEY,
+}
+MODELS = [b"hi!!", b"\xff", b"7", b"[1]", b"[{}]", b'{"a": 1}', b'[{"name": 1}]', b"[" * 100_000]
+
+
 def test_a_server_of_something_else_says_so(
-    body: bytes, http_port: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    http_port: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(Http, "body", body)
-    assert main(["status", "--http-url", http_port]) == 1
-    said = capsys.readouterr().err
-    assert f"{http_port} does not answer as Covey does" in said
-    assert said.count("\n") == 1
+    answers = [(json.dumps({"report": report}).encode(), ["--decisions"], said) for report, said in DECISIONS.items()]
+    for body, words, said in (*answers, *((body, [], f"{http_port} {NOT_COVEY}") for body in MODELS)):
+        monkeypatch.setattr(Http, "body", body)
+        assert main(["status", *words, "--http-url", http_port]) == 1
+        told = capsys.readouterr().err
+        assert said in told
+        assert told.count("\n") == 1
 
 
 def test_metrics_that_are_none_are_missing(http_port: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Http, "body", b"[] \xff")
     monkeypatch.setattr(status, "_models", lambda *_read: ())
     assert status.read(http_port, http_port).samples == ()
-
-
-@pytest.mark.parametrize(
-    ("report", "said"),
-    [
-        ("1", "the server's decisions are not in Covey's form"),
-        ('{"policy": "a", "decisions": [1]}', "the server's decisions are not in Covey's form"),
-        ("[" * 100_000, "does not answer as Covey does"),
-    ],
-)
-def test_decisions_of_something_else_are_one_line(
-    report: str, said: str, http_port: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr(Http, "body", json.dumps({"report": report}).encode())
-    assert main(["status", "--decisions", "--http-url", http_port]) == 1
-    assert said in capsys.readouterr().err
 
 
 @pytest.mark.e2e

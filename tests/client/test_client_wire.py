@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import struct
-from typing import Any, get_type_hints
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,18 +14,10 @@ from covey_client.address import Address
 from covey_client.errors import CoveyClientError, from_message
 from covey_client.request import Request
 from covey_client.response import from_grpc
-from covey_client.wire import INPUT_BY_NAME, INPUTS, Settings
 
 
 def _build(prompt: Any = "x", **settings: Any) -> Request:
     return Request.build(prompt, settings, stream=True)
-
-
-def test_the_settings_for_type_checkers_are_those_of_the_wire() -> None:
-    beside = {"text_input", "input_ids", "stream"}
-    assert set(Settings.__annotations__) == {field.name for field in INPUTS} - beside
-    assert beside <= set(INPUT_BY_NAME)
-    assert get_type_hints(Settings)["seed"] == int | None
 
 
 @pytest.mark.parametrize(

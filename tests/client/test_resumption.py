@@ -9,11 +9,11 @@ import os
 import random
 import signal
 import subprocess
-import sys
 import threading
 import time
 import weakref
 from collections.abc import AsyncGenerator, Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -31,22 +31,30 @@ WHOLE = tuple(range(100, 140))
 TEXT = "".join(f"w{token} " for token in WHOLE)
 
 
-def chunks(rng: random.Random, tokens: tuple[int, ...] = WHOLE, seed: int = 7) -> list[Chunk]:
+def chunk(text: str, tokens: tuple[int, ...]) -> Chunk:
+    return Chunk(text, tokens, (), "", 7, Usage())
+
+
+def chunks(rng: random.Random) -> list[Chunk]:
     """The answer in pieces of any size; text comes when it will, as of characters of several tokens."""
-    text, found, at, said = "".join(f"w{token} " for token in tokens), [], 0, 0
-    while at < len(tokens):
+    found, at, said = list[Chunk](), 0, 0
+    while at < len(WHOLE):
         size = rng.randrange(0, 4)
         end = said + rng.randrange(0, 12)
-        part = tokens[at : at + size]
+        part = WHOLE[at : at + size]
         at += size
-        last = at >= len(tokens)
-        end = len(text) if last else end
+        last = at >= len(WHOLE)
+        end = len(TEXT) if last else end
         said_last, scores = "length" if last else "", tuple(map(float, part))
         top = tuple(2 * token + beside for token in part for beside in (0, 1))
-        more = {"top_ids": top, "top_log_probs": top, "prompt_ids": () if found else (4, 5)}
-        found.append(Chunk(text[said:end], part, scores, said_last, seed, Usage(), **more))
-        said = min(end, len(text))
+        more: Any = {"top_ids": top, "top_log_probs": top, "prompt_ids": () if found else (4, 5)}
+        found.append(Chunk(TEXT[said:end], part, scores, said_last, 7, Usage(), **more))
+        said = min(end, len(TEXT))
     return found
+
+
+def unbounded(now: Callable[[], float] = time.monotonic) -> Resumption:
+    return Resumption(lambda _settings: Request({}), {}, now)
 
 
 class Call:
@@ -66,8 +74,8 @@ class Call:
 
 class AsyncCall(Call):
     async def chunks(self) -> AsyncGenerator[Chunk, None]:  # type: ignore[override]
-        for chunk in super().chunks():
-            yield chunk
+        for each in super().chunks():
+            yield each
 
 
 @pytest.fixture(autouse=True)
@@ -112,7 +120,7 @@ def test_the_text_is_what_it_would_have_been(seed: int) -> None:
 
     async def run() -> Completion:
         stream = AsyncStream(*broken(random.Random(seed), AsyncCall, []))
-        return Completion.join([chunk async for chunk in stream])
+        return Completion.join([each async for each in stream])
 
     assert asyncio.run(run()).text == TEXT
 
@@ -124,13 +132,14 @@ def test_nothing_is_asked_again_unless_it_is_wanted() -> None:
     for error in (errors.InvalidRequest("x: got 1"), errors.DeadlineExceeded("late"), errors.Overloaded("queue full")):
         calls = [Call(parts, error, 0)]
         with pytest.raises(type(error)):
-            list(Stream(calls.pop, Resumption(lambda _settings: Request({}), {})))
+            list(Stream(calls.pop, unbounded()))
 
 
-def test_another_answer_is_not_joined_to_this_one() -> None:
-    first, other = chunks(random.Random(1)), chunks(random.Random(2), (*WHOLE[:5], 1, *WHOLE[6:]))
-    calls = [Call(other, None, len(other)), Call(first, None, len(first) - 1)]
-    resumption = Resumption(lambda _settings: Request({}), {})
+@pytest.mark.parametrize(("text", "tokens"), [("ax", (1, 2)), ("ab", (1, 9)), ("ab", (9,))])
+def test_another_answer_is_not_joined_to_this_one(text: str, tokens: tuple[int, ...]) -> None:
+    """Nor one with the same text of other tokens."""
+    calls = [Call([chunk(text, tokens)], None, 1), Call([chunk("ab", (1, 2)), chunk("c", (3,))], None, 1)]
+    resumption = unbounded()
 
     def ask() -> Call:
         resumption.request()
@@ -141,62 +150,41 @@ def test_another_answer_is_not_joined_to_this_one() -> None:
     assert not calls
 
 
-def test_the_same_text_of_other_tokens_is_another_answer() -> None:
-    usage = Usage()
-    first = [Chunk("ab", (1, 2), (), "", 7, usage), Chunk("c", (3,), (), "length", 7, usage)]
-    other = [Chunk("ab", (9,), (), "", 7, usage), Chunk("c", (3,), (), "length", 7, usage)]
-    resumption = Resumption(lambda _settings: Request({}), {})
-    assert resumption.new(first[0]) == first[0]
-    resumption.request()
-    with pytest.raises(ConnectionLost, match="another answer"):
-        resumption.new(other[0])
-
-
 def test_rests_grow_and_begin_anew_when_something_came(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("covey_client.resumption.FIRST_REST", 0.25)
     monkeypatch.setattr("covey_client.resumption.LONGEST_REST", 0.75)
-    resumption = Resumption(lambda _settings: Request({}), {})
+    resumption = unbounded()
     assert [resumption.rest(ConnectionLost("gone")) for _ in range(3)] == [0.25, 0.5, 0.75]
-    assert resumption.new(Chunk("a", (1,), (), "", 7, Usage()))
+    assert resumption.new(chunk("a", (1,)))
     assert resumption.rest(ConnectionLost("gone")) == 0.25
 
 
 def test_what_the_first_response_had_of_the_prompt_does_not_come_again() -> None:
-    scores = {
-        "prompt_ids": (4, 5),
-        "prompt_log_probs": (-1.0,),
-        "prompt_top_ids": (5,),
-        "prompt_top_log_probs": (-1.0,),
-    }
-    resumption = Resumption(lambda _settings: Request({}), {})
-    resumption.new(Chunk("a", (1,), (), "", 7, Usage(), **scores))  # type: ignore[arg-type]
+    scores: Any = {"prompt_ids": (4, 5), "prompt_log_probs": (-1.0,)}
+    scores |= {"prompt_top_ids": (5,), "prompt_top_log_probs": (-1.0,)}
+    resumption = unbounded()
+    resumption.new(replace(chunk("a", (1,)), **scores))
     resumption.request()
-    again = resumption.new(Chunk("ab", (1, 2), (), "", 7, Usage(), **scores))  # type: ignore[arg-type]
-    assert again == Chunk("b", (2,), (), "", 7, Usage())
+    assert resumption.new(replace(chunk("ab", (1, 2)), **scores)) == chunk("b", (2,))
 
 
 def test_patience_has_an_end() -> None:
     now = [0.0]
-    resumption = Resumption(lambda _settings: Request({}), {}, lambda: now[0])
+    resumption = unbounded(lambda: now[0])
     assert resumption.rest(ConnectionLost("gone")) is not None
     now[0] = PATIENCE + 1
     assert resumption.rest(ConnectionLost("gone")) is None
 
 
-class Refused:
-    """A call that says nothing but why not."""
-
+class Refused(Call):
     def chunks(self) -> Iterator[Chunk]:
         yield from ()
         raise errors.InvalidRequest("drafter: got 'nobody'", "drafter")
 
-    def cancel(self) -> None:
-        """It has ended."""
-
 
 def test_a_call_that_was_refused_is_let_go_when_the_error_is() -> None:
     """And not by a collection at the end of the process, when gRPC's threads may have stopped within a lock of it."""
-    calls = [Refused()]
+    calls = [Refused([], None, 0)]
     gone = weakref.ref(calls[0])
     gc.disable()
     try:
@@ -210,7 +198,7 @@ def test_a_call_that_was_refused_is_let_go_when_the_error_is() -> None:
 def test_who_rests_can_give_up(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("covey_client.resumption.FIRST_REST", 60.0)
     monkeypatch.setattr("covey_client.resumption.LONGEST_REST", 60.0)
-    stream = Stream(lambda: Call([], None, 0), Resumption(lambda _settings: Request({}), {}))
+    stream = Stream(lambda: Call([], None, 0), unbounded())
     timer = threading.Timer(0.1, stream.cancel)
     timer.start()
     with pytest.raises(errors.Cancelled):
@@ -230,12 +218,7 @@ def test_a_dead_server_is_started_again_at_once_then_later_and_not_for_ever() ->
 
 @pytest.mark.e2e
 def test_a_killed_server_is_back_and_its_streams_go_on(canned_folder: Any, tmp_path: Path) -> None:
-    canned = canned_folder()
-    profile = tmp_path / "tiny.toml"
-    profile.write_text('models = ["covey"]\n')
-    words = [sys.executable, "-m", "covey.launcher", "--profile", str(profile), "--http-port", "0", "--grpc-port", "0"]
-    where = ["--model-repository", str(canned.folder / "models"), "--backends", str(canned.folder / "backends")]
-    words += ["--metrics-port", "0", *where, "--log-file", str(tmp_path / "tritonserver.log")]
+    words = [*canned_folder().command("covey"), "--log-file", str(tmp_path / "tritonserver.log")]
     with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as launcher:
         assert launcher.stdout is not None
         said = ""
@@ -245,24 +228,14 @@ def test_a_killed_server_is_back_and_its_streams_go_on(canned_folder: Any, tmp_p
         grpc = said.partition("covey generate --url ")[2].split()[0]
         children = Path(f"/proc/{launcher.pid}/task/{launcher.pid}/children").read_text().split()
         [server] = [int(pid) for pid in children if Path(f"/proc/{pid}/comm").read_text().startswith("triton")]
-        found: list[str] = []
-
-        def run() -> None:
-            try:
-                with Client(grpc, timeout=90) as client:
-                    found.append("".join(chunk.text for chunk in client.stream("slow 40", resume=True)))
-            except errors.CoveyClientError as error:
-                found.append(repr(error))
-
-        thread = threading.Thread(target=run)
-        thread.start()
-        time.sleep(1.0)
-        os.kill(server, signal.SIGKILL)
-        thread.join()
+        with Client(grpc, timeout=90) as client:
+            stream = client.stream("slow 40", resume=True)
+            found = next(stream).text
+            os.kill(server, signal.SIGKILL)
+            found += "".join(each.text for each in stream)
         launcher.send_signal(signal.SIGTERM)
         _, problems = launcher.communicate(timeout=60)
-    whole = "".join(f"w{number} " for number in range(40))
-    assert [text.split() for text in found] == [whole.split()]
+    assert found.split() == [f"w{number}" for number in range(40)]
     assert "starting tritonserver again in 0 s" in problems
     assert "ready again" in problems
     assert launcher.returncode == 0

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
-from typing import Any
 
 import pytest
 
@@ -36,77 +34,61 @@ class Bench:
         return asyncio.ensure_future(self.queue.run(Job(caller, size), work))
 
 
-def run(act: Coroutine[Any, Any, None]) -> None:
-    asyncio.run(asyncio.wait_for(act, 10))
+async def test_callers_that_come_again_as_soon_as_they_are_served_starve_nobody_who_waits() -> None:
+    bench = Bench()
+
+    async def again_and_again(caller: str) -> None:
+        for _ in range(30):
+            await bench.task(caller)
+
+    several = [bench.task("several") for _ in range(8)]
+    await asyncio.sleep(0)
+    await asyncio.gather(*several, *(again_and_again(each) for each in ("one", "other")))
+    until = len(bench.done) - 1 - bench.done[::-1].index("several")
+    assert abs(bench.done[:until].count("one") - bench.done[:until].count("several")) <= 2
 
 
-def test_callers_that_come_again_as_soon_as_they_are_served_starve_nobody_who_waits() -> None:
-    async def act() -> None:
-        bench = Bench()
-
-        async def again_and_again(caller: str) -> None:
-            for _ in range(30):
-                await bench.task(caller)
-
-        several = [bench.task("several") for _ in range(8)]
+async def test_what_waits_is_bounded_and_half_is_for_one_caller() -> None:
+    bench = Bench(most_bytes=100)
+    bench.open.clear()
+    told = [bench.task("a")]
+    for caller, size in (("a", 25), ("a", 25), ("a", 1), ("b", 50), ("c", 1)):
+        told.append(bench.task(caller, size=size))
         await asyncio.sleep(0)
-        await asyncio.gather(*several, *(again_and_again(each) for each in ("one", "other")))
-        until = len(bench.done) - 1 - bench.done[::-1].index("several")
-        assert abs(bench.done[:until].count("one") - bench.done[:until].count("several")) <= 2
-
-    run(act())
-
-
-def test_what_waits_is_bounded_and_half_is_for_one_caller() -> None:
-    async def act() -> None:
-        bench = Bench(most_bytes=100)
-        bench.open.clear()
-        told = [bench.task("a")]
-        for caller, size in (("a", 25), ("a", 25), ("a", 1), ("b", 50), ("c", 1)):
-            told.append(bench.task(caller, size=size))
-            await asyncio.sleep(0)
-        bench.open.set()
-        await asyncio.wait(told)
-        whole, room = told[3].exception(), told[5].exception()
-        assert isinstance(whole, TooMany)
-        assert kind(whole).http == 429
-        assert "more than 50 bytes" in str(whole)
-        assert type(room) is Overloaded
-        assert bench.done == ["a", "b", "a", "a"]
-
-    run(act())
+    bench.open.set()
+    await asyncio.wait(told)
+    whole, room = told[3].exception(), told[5].exception()
+    assert isinstance(whole, TooMany)
+    assert kind(whole).http == 429
+    assert "more than 50 bytes" in str(whole)
+    assert type(room) is Overloaded
+    assert bench.done == ["a", "b", "a", "a"]
 
 
-def test_who_leaves_takes_no_turn_along() -> None:
-    async def act() -> None:
-        bench = Bench()
-        tasks = [bench.task("a"), bench.task("b"), bench.task("c"), bench.task("d")]
+async def test_who_leaves_takes_no_turn_along() -> None:
+    bench = Bench()
+    tasks = [bench.task("a"), bench.task("b"), bench.task("c"), bench.task("d")]
+    await asyncio.sleep(0)
+    tasks[0].cancel()  # it has begun, and is done to its end
+    tasks[2].cancel()
+    assert await tasks[1] == "b"
+    assert await tasks[3] == "d"
+    assert bench.done == ["a", "b", "d"]
+    again = [bench.task("a"), bench.task("b"), bench.task("c")]
+    while not bench.done[3:]:
         await asyncio.sleep(0)
-        tasks[0].cancel()  # it has begun, and is done to its end
-        tasks[2].cancel()
-        assert await tasks[1] == "b"
-        assert await tasks[3] == "d"
-        assert bench.done == ["a", "b", "d"]
-        again = [bench.task("a"), bench.task("b"), bench.task("c")]
-        while not bench.done[3:]:
-            await asyncio.sleep(0)
-        again[1].cancel()  # at the moment in which it is to begin
-        assert await again[2] == "c"
-        assert bench.queue._served is None
-        assert not bench.queue._waiting
-
-    run(act())
+    again[1].cancel()  # at the moment in which it is to begin
+    assert await again[2] == "c"
+    assert bench.queue._served is None
+    assert not bench.queue._waiting
 
 
-def test_work_that_fails_ends_its_turn() -> None:
-    async def act() -> None:
-        bench = Bench()
+async def test_work_that_fails_ends_its_turn() -> None:
+    bench = Bench()
 
-        async def fail() -> None:
-            raise ValueError("no")
+    async def fail() -> None:
+        raise ValueError("no")
 
-        with pytest.raises(ValueError, match="no"):
-            await bench.queue.run(Job("a", 1), fail)
-        assert await bench.task("a") == "a"
-
-    run(act())
+    with pytest.raises(ValueError, match="no"):
+        await bench.queue.run(Job("a", 1), fail)
+    assert await bench.task("a") == "a"

@@ -8,9 +8,7 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
 import pytest
-import tritonclient.http
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tritonclient.grpc import service_pb2
@@ -81,9 +79,8 @@ def test_a_message_has_the_data_of_each_of_its_tensors_or_of_none(more: int) -> 
 
 def test_lists_within_lists_are_values_up_to_a_depth() -> None:
     def read(data: Any) -> list[int]:
-        tensor = {"name": "input_ids", "datatype": "INT32", "shape": [2], "data": data}
-        found = http_bodies.inference("covey_unary", json.dumps({"inputs": [tensor]}).encode(), None, PROMPT_BYTES)
-        return list(found[0].prompt)  # type: ignore[arg-type]
+        found = inferred({"name": "input_ids", "datatype": "INT32", "shape": [2], "data": data})
+        return list(found.prompt)  # type: ignore[arg-type]
 
     assert read([[1], [2]]) == read([[[[[1, 2]]]]]) == [1, 2]
     for wrong in ([[[[[[1, 2]]]]]], [1, [2]]):
@@ -102,40 +99,6 @@ def test_an_error_shows_the_beginning_of_a_value_alone(value: object) -> None:
     assert len(said) <= failures.MOST_SHOWN + len("x: got , allowed: less")
 
 
-@pytest.mark.parametrize("binary", [True, False])
-def test_tritonclient_s_own_bodies_are_read(binary: bool) -> None:
-    arrays = {
-        "text_input": np.array([b"Once"], np.object_),
-        "max_tokens": np.array([3], np.int32),
-        "temperature": np.array([0.5], np.float32),
-        "return_log_probs": np.array([True]),
-        "bad_words": np.array([b"x", b"yy"], np.object_),
-    }
-    kinds = {"text_input": "BYTES", "max_tokens": "INT32", "temperature": "FP32", "return_log_probs": "BOOL"}
-    inputs = []
-    for name, array in arrays.items():
-        tensor = tritonclient.http.InferInput(name, list(array.shape), kinds.get(name, "BYTES"))
-        tensor.set_data_from_numpy(array, binary_data=binary)
-        inputs.append(tensor)
-    body, length = tritonclient.http.InferenceServerClient.generate_request_body(inputs, request_id="7")
-    header = None if length is None else str(length)
-    asked, wanted = http_bodies.inference("covey_unary", body, header, PROMPT_BYTES)
-    assert asked.id == "7"
-    assert sent(asked) == {
-        "text_input": ["Once"],
-        "stream": [False],
-        "max_tokens": [3],
-        "temperature": [0.5],
-        "return_log_probs": [True],
-        "bad_words": ["x", "yy"],
-    }
-    said, at = http_bodies.answer(CHUNK, asked, wanted)
-    result = tritonclient.http.InferenceServerClient.parse_response_body(said, header_length=at)
-    assert result.as_numpy("text_output").tolist() in ([CHUNK.text.encode()], [CHUNK.text])
-    assert result.as_numpy("used_seed").tolist() == [CHUNK.seed]
-    assert result.get_response()["id"] == "7"
-
-
 def test_answers_say_the_whole_chunk_and_lists_stay_lists() -> None:
     asked = generation(GOOD)
     said = answers.event(CHUNK, "covey", asked.outputs)
@@ -143,13 +106,6 @@ def test_answers_say_the_whole_chunk_and_lists_stay_lists() -> None:
     assert said["drafters"] == ["draft_ngram"]
     assert chunk(json.loads(json.dumps(said))) == CHUNK == from_grpc(grpc_bodies.answer(CHUNK, asked))
     assert set(said) == {field.name for field in OUTPUTS} | {"model_name", "model_version"}
-
-
-def test_only_the_outputs_that_are_asked_for_are_answered() -> None:
-    message = message_of(GOOD)
-    message.outputs.add(name="finish_reason")
-    asked = grpc_bodies.inference(message, PROMPT_BYTES)
-    assert [tensor.name for tensor in grpc_bodies.answer(CHUNK, asked).outputs] == ["finish_reason"]
 
 
 def test_counts_come_at_the_end_or_where_they_are_named() -> None:
@@ -169,6 +125,7 @@ def test_counts_come_at_the_end_or_where_they_are_named() -> None:
     message.outputs.add(name="num_input_tokens")
     asked = grpc_bodies.inference(message, PROMPT_BYTES)
     assert answers.values(early, asked.outputs) == {"num_input_tokens": [3]}
+    assert [tensor.name for tensor in grpc_bodies.answer(CHUNK, asked).outputs] == ["num_input_tokens"]
     assert set(asked.upstream_request({}).outputs) == {"num_input_tokens", *NEEDED}
 
 
@@ -197,7 +154,6 @@ def test_counts_come_at_the_end_or_where_they_are_named() -> None:
         ({"text_input": "a", "tenant": "x" * 257}, "tenant"),
         ({"text_input": "a", "stop_words": [["a"]]}, "stop_words"),
         ({"text_input": "a", "stop_words": ["a"] * 5000}, "stop_words"),
-        ({"text_input": "a", "inspect": "decisions"}, "inspect"),
         ({"text_input": "\ud800"}, "text_input"),
         (b'{"text_input":"a","\\ud800":1}', ""),
         ({"text_input": "a" * 1001}, "text_input"),
@@ -257,24 +213,29 @@ def test_shapes_and_bytes_that_do_not_agree_are_refused(message: service_pb2.Mod
         grpc_bodies.inference(message, PROMPT_BYTES)
 
 
-@pytest.mark.parametrize(
-    ("name", "dtype", "shape"),
-    [("text_input", "BYTES", 1 << 40), ("input_ids", "INT32", 1 << 40), ("input_ids", "INT32", 0)],
-)
-def test_shapes_that_kill_triton_are_refused_over_http_too(name: str, dtype: str, shape: int) -> None:
-    body = {"inputs": [{"name": name, "datatype": dtype, "shape": [shape], "data": [1]}]}
-    with pytest.raises(InvalidRequest, match=f"^{name}: got .*shape"):
-        http_bodies.inference("covey_unary", json.dumps(body).encode(), None, PROMPT_BYTES)
+def inferred(*inputs: dict[str, Any], **body: Any) -> InferenceRequest:
+    raw = json.dumps({"inputs": inputs, **body}).encode()
+    return http_bodies.inference("covey_unary", raw, None, PROMPT_BYTES)[0]
+
+
+def test_shapes_that_kill_triton_are_refused_over_http_too() -> None:
+    for name, dtype, shape in (
+        ("text_input", "BYTES", 1 << 40),
+        ("input_ids", "INT32", 1 << 40),
+        ("input_ids", "INT32", 0),
+    ):
+        with pytest.raises(InvalidRequest, match=f"^{name}: got .*shape"):
+            inferred({"name": name, "datatype": dtype, "shape": [shape], "data": [1]})
 
 
 @pytest.mark.parametrize("dtype", ["INT32", "INT64", "UINT32", "UINT64"])
 @pytest.mark.parametrize("way", ["http", "http in binary", "grpc", "grpc typed"])
 def test_whole_numbers_come_in_any_type_and_in_two_dimensions(way: str, dtype: str) -> None:
     """As TensorRT-LLM's clients send them."""
+    shape = [1, 1]
 
     def asked(tokens: int) -> InferenceRequest:
         raw = struct.pack("<" + http_bodies.FORMATS[dtype], tokens)
-        shape = [1, 1]
         if way.startswith("grpc"):
             message = service_pb2.ModelInferRequest(model_name="covey")
             text = message.inputs.add(name="text_input", datatype="BYTES", shape=shape)
@@ -320,17 +281,14 @@ def test_a_number_that_is_too_large_is_told_the_range(name: str, value: float, a
         checked(field_of(name), [value])
 
 
-def test_an_unknown_field_is_told_the_nearest_names() -> None:
+def test_an_unknown_field_is_told_the_nearest_names_or_where_to_ask() -> None:
     for wrong, right in (("random_seed", "seed"), ("min_length", "min_tokens"), ("max_new_tokens", "max_tokens")):
         with pytest.raises(InvalidRequest, match=rf"^{wrong}: got .*no such setting; near it: .*\b{right}\b"):
             generation({"text_input": "a", wrong: 1})
-    with pytest.raises(InvalidRequest, match="no such setting; the model's metadata has them all"):
-        generation({"text_input": "a", "§" * 300: 1})
-
-
-def test_who_asks_about_the_server_is_told_where_to() -> None:
     with pytest.raises(InvalidRequest, match=r"^inspect: .*Triton's own HTTP port \(usually 8000\)"):
         generation({"inspect": "facts"})
+    with pytest.raises(InvalidRequest, match="no such setting; the model's metadata has them all"):
+        generation({"text_input": "a", "§" * 300: 1})
 
 
 def test_parameters_are_no_way_around_the_table() -> None:
@@ -351,12 +309,12 @@ def test_parameters_of_tensors_that_would_be_ignored_are_refused_by_name(part: s
     with pytest.raises(InvalidRequest, match=f"^{name}: got"):
         grpc_bodies.inference(message, PROMPT_BYTES)
     body: dict[str, Any] = {
-        "inputs": [{"name": "text_input", "datatype": "BYTES", "shape": [1], "data": ["a"]}],
-        "outputs": [{"name": "text_output"}],
+        "inputs": {"name": "text_input", "datatype": "BYTES", "shape": [1], "data": ["a"]},
+        "outputs": {"name": "text_output"},
     }
-    body[part][0]["parameters"] = {name: "mine"}
+    body[part]["parameters"] = {name: "mine"}
     with pytest.raises(InvalidRequest, match=f"^{name}: got"):
-        http_bodies.inference("covey_unary", json.dumps(body).encode(), None, PROMPT_BYTES)
+        inferred(body["inputs"], outputs=[body["outputs"]])
 
 
 def test_bytes_behind_the_json_belong_to_a_tensor() -> None:

@@ -24,34 +24,11 @@ def path(tmp_path: Path) -> Path:
     return made
 
 
-def replaced(path: Path, text: str, mode: int = 0o600) -> None:
+def replaced(path: Path, text: str) -> None:
     beside = path.with_suffix(".new")
     beside.write_text(text)
-    beside.chmod(mode)
+    beside.chmod(0o600)
     beside.replace(path)
-
-
-def test_keys_hold_until_the_file_says_otherwise(path: Path) -> None:
-    keys = Keys(str(path))
-    assert keys.owner("Bearer of old").name == "old"
-    replaced(path, NEW)
-    assert keys.owner("Bearer of new").name == "new"
-    with pytest.raises(NoKey):
-        keys.owner("Bearer of old")
-
-
-def test_a_key_that_was_revoked_while_others_could_read_the_file(path: Path) -> None:
-    """The file's size and time stamp stay as they are from the refusal on."""
-    keys = Keys(str(path))
-    replaced(path, NEW, 0o644)
-    for _ in range(2):
-        with pytest.raises(Overloaded, match="cannot read its file of keys now") as caught:
-            keys.owner("Bearer of old")
-        assert kind(caught.value).http == 503
-    path.chmod(0o600)
-    with pytest.raises(NoKey):
-        keys.owner("Bearer of old")
-    assert keys.owner("Bearer of new").name == "new"
 
 
 @pytest.mark.parametrize(
@@ -71,8 +48,9 @@ def test_nobody_has_a_key_while_the_file_cannot_be_read(path: Path, hurt: Callab
     keys = Keys(str(path))
     hurt(path)
     for _ in range(2):
-        with pytest.raises(Overloaded):
+        with pytest.raises(Overloaded, match="cannot read its file of keys now") as caught:
             keys.owner("Bearer of old")
+        assert kind(caught.value).http == 503
     with pytest.raises(SettingError):
         Keys(str(path))
     if path.is_dir():
@@ -101,3 +79,4 @@ def test_a_key_that_was_revoked_by_who_keeps_time_stamps(path: Path) -> None:
     os.utime(path, ns=(said.st_mtime_ns, said.st_mtime_ns))
     with pytest.raises(NoKey):
         keys.owner("Bearer of old")
+    assert keys.owner("Bearer of new").name == "new"

@@ -13,9 +13,12 @@ SCHEMA = {"enum": ["left", "right"]}
 TEXT = '{"enum": ["left", "right"]}'
 
 
+def read(body: dict[str, Any], *, chat: bool = True, recommended: Any = None) -> Any:
+    return fields.read(body, chat=chat, most_tokens=256, sampling=recommended or {}).settings
+
+
 def settings(**body: Any) -> Any:
-    found = fields.read(body, chat=True, most_tokens=256, sampling={})
-    return {name: value for name, value in found.settings.items() if name.startswith("grammar")}
+    return {name: value for name, value in read(body).items() if name.startswith("grammar")}
 
 
 @pytest.mark.parametrize(
@@ -25,6 +28,7 @@ def settings(**body: Any) -> Any:
         ({"json": None, "regex": None}, {}),
         ({"json": SCHEMA}, {"grammar_json": TEXT}),
         ({"json": TEXT, "regex": None, "disable_fallback": False}, {"grammar_json": TEXT}),
+        ({"json": {"enum": ["é"]}}, {"grammar_json": '{"enum": ["é"]}'}),
         ({"regex": "a+"}, {"grammar_regex": "a+"}),
         ({"grammar": 'start: "a"'}, {"grammar_lark": 'start: "a"'}),
         ({"choice": ['"', "b"]}, {"grammar_lark": 'start: "\\"" | "b"'}),
@@ -33,15 +37,14 @@ def settings(**body: Any) -> Any:
 )
 def test_structured_outputs_are_the_grammars(said: dict[str, Any], meant: dict[str, str]) -> None:
     assert settings(structured_outputs=said) == meant
+    assert settings(response_format={"type": "json_object"}) == {"grammar_json": '{"type": "object"}'}
 
 
 def test_what_a_body_does_not_say_is_sampled_as_the_model_recommends() -> None:
-    def read(recommended: dict[str, float], **body: Any) -> Any:
-        return fields.read(body, chat=True, most_tokens=256, sampling=recommended).settings
-
+    own = {"temperature": 0.2, "top_p": 0.9}
     assert read({}) == {"temperature": 1.0}
-    assert read({"temperature": 0.2, "top_p": 0.9}) == {"temperature": 0.2, "top_p": 0.9}
-    assert read({"temperature": 0.2, "top_p": 0.9}, temperature=0, top_p=None) == {"temperature": 0, "top_p": 0.9}
+    assert read({}, recommended=own) == own
+    assert read({"temperature": 0, "top_p": None}, recommended=own) == {"temperature": 0, "top_p": 0.9}
 
 
 def test_each_choice_draws_by_a_seed_of_its_own_that_follows_from_the_request_s() -> None:
@@ -55,17 +58,10 @@ def test_each_choice_draws_by_a_seed_of_its_own_that_follows_from_the_request_s(
 
 def test_only_seeds_that_have_64_bits_are_mapped() -> None:
     """Others are refused by their range, where a request is built."""
-
-    def seed(value: int) -> Any:
-        return fields.read({"seed": value}, chat=True, most_tokens=256, sampling={}).settings["seed"]
-
-    assert [seed(value) for value in (0, -1, -(1 << 63))] == [0, (1 << 64) - 1, 1 << 63]
+    for value, mapped in ((0, 0), (-1, (1 << 64) - 1), (-(1 << 63), 1 << 63)):
+        assert read({"seed": value})["seed"] == mapped
     for value in (1 << 64, -(1 << 63) - 1):
-        assert seed(value) == value
-
-
-def test_a_json_object_is_no_number() -> None:
-    assert settings(response_format={"type": "json_object"}) == {"grammar_json": '{"type": "object"}'}
+        assert read({"seed": value})["seed"] == value
 
 
 @pytest.mark.parametrize(
@@ -80,7 +76,7 @@ def test_a_json_object_is_no_number() -> None:
     ],
 )
 def test_covey_s_own_fields_work_under_their_own_names(body: dict[str, Any], own: dict[str, Any]) -> None:
-    assert fields.read(body, chat=True, most_tokens=256, sampling={}).settings == {"temperature": 1.0, **own}
+    assert read(body) == {"temperature": 1.0, **own}
 
 
 @pytest.mark.parametrize(
@@ -106,22 +102,19 @@ def test_covey_s_own_fields_work_under_their_own_names(body: dict[str, Any], own
 )
 def test_an_own_field_that_would_have_no_effect_is_refused(field: str, body: dict[str, Any]) -> None:
     with pytest.raises(InvalidRequest) as caught:
-        fields.read(body, chat=True, most_tokens=256, sampling={})
+        read(body)
     assert fields.renamed(caught.value, body, chat=True).field == field
 
 
 def test_an_own_field_may_only_say_what_the_route_decides() -> None:
-    def read(**body: Any) -> Any:
-        return fields.read(body, chat=False, most_tokens=256, sampling={}).settings
-
-    assert read(exclude_input_in_output=True, return_log_probs=False) == {"temperature": 1.0}
-    assert read(exclude_input_in_output=False, echo=True)["exclude_input_in_output"] is False
-    assert read(top_logprobs=3, logprobs=3)["top_logprobs"] == 3
+    assert read({"exclude_input_in_output": True, "return_log_probs": False}, chat=False) == {"temperature": 1.0}
+    assert read({"exclude_input_in_output": False, "echo": True}, chat=False)["exclude_input_in_output"] is False
+    assert read({"top_logprobs": 3, "logprobs": 3}, chat=False)["top_logprobs"] == 3
     for body in ({"top_logprobs": 3}, {"top_logprobs": 3, "logprobs": True}):
         with pytest.raises(InvalidRequest, match="logprobs says how many"):
-            read(**body)
+            read(body, chat=False)
     with pytest.raises(InvalidRequest, match="exclude_input_in_output: got True, allowed: only False"):
-        read(exclude_input_in_output=True, echo=True)
+        read({"exclude_input_in_output": True, "echo": True}, chat=False)
 
 
 def test_zero_and_one_are_no_booleans() -> None:
@@ -170,20 +163,16 @@ def test_an_error_has_the_name_that_the_body_has(body: dict[str, Any], own: str,
 
 
 def test_rules_that_the_front_made_are_not_shown() -> None:
-    error = InvalidRequest(
-        "grammar_lark: got 'start: x', allowed: a grammar that can be compiled: bad type", "grammar_lark"
-    )
-    said = fields.renamed(error, {"tools": [1]}, chat=True)
-    assert (said.field, str(said)) == ("tools", "tools: no grammar can be made of it: bad type")
-    long = fields.renamed(
-        InvalidRequest("grammar_lark: at most 65536 bytes", "grammar_lark"), {"tools": [1]}, chat=True
-    )
-    assert str(long) == "tools: at most 65536 bytes"
-    said = fields.renamed(error, {"tools": [1], "grammar_regex": "("}, chat=True)
-    assert (said.field, str(said)) == (
-        "grammar_regex",
-        "grammar_regex and tools: no grammar can be made of it: bad type",
-    )
+    long, bad = "at most 65536 bytes", "got 'start: x', allowed: a grammar that can be compiled: bad type"
+    none = "no grammar can be made of it: bad type"
+    for error, more, field, said in (
+        (long, {}, "tools", f"tools: {long}"),
+        (bad, {}, "tools", f"tools: {none}"),
+        (bad, {"grammar_regex": "("}, "grammar_regex", f"grammar_regex and tools: {none}"),
+    ):
+        own = InvalidRequest(f"grammar_lark: {error}", "grammar_lark")
+        found = fields.renamed(own, {"tools": [1], **more}, chat=True)
+        assert (found.field, str(found)) == (field, said)
 
 
 def test_who_ignores_the_end_is_told_to_say_how_many_tokens() -> None:
@@ -195,8 +184,4 @@ def test_who_ignores_the_end_is_told_to_say_how_many_tokens() -> None:
 
 def test_a_bias_has_as_many_tokens_as_covey_takes() -> None:
     with pytest.raises(InvalidRequest, match="1024"):
-        fields.read({"logit_bias": {str(token): 1 for token in range(1025)}}, chat=True, most_tokens=256, sampling={})
-
-
-def test_a_schema_is_as_long_as_its_text() -> None:
-    assert settings(structured_outputs={"json": {"enum": ["é"]}}) == {"grammar_json": '{"enum": ["é"]}'}
+        read({"logit_bias": {str(token): 1 for token in range(1025)}})

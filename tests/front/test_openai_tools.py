@@ -189,9 +189,8 @@ def test_words_are_free_until_a_call_begins(name: str, marks: str) -> None:
             assert (said.content, said.finish_reason) == (words, "tool_calls")
             assert [each["function"] for each in said.tool_calls] == [{"name": "now", "arguments": "{}"}]
     if marks == "own":  # spelt, and not the token
-        ids = [
-            token for part in ("<", "tool_call", ">", call.removeprefix(how.begin)) for token in made.encode(part).ids
-        ]
+        parts = made.encode_batch(["<", "tool_call", ">", call.removeprefix(how.begin)])
+        ids = [token for part in parts for token in part.ids]
         said = read(ToolCallParser(how, known, wanted), chunks(made, [*ids, END], rng, "eos"))
         assert said == Delta(call, [], "eos")
     begun = made.encode(f"Yes {how.begin}" if how.begin else how.head, add_special_tokens=False).ids
@@ -202,38 +201,36 @@ def test_words_are_free_until_a_call_begins(name: str, marks: str) -> None:
 
 
 def test_a_call_that_is_cut_off_is_told_as_far_as_it_came() -> None:
-    nothing = Marks({}, frozenset())
-    free = declared(*TOOLS)
-    held = declared(*TOOLS, tool_choice="required")
-    reading = ToolCallParser(form("tags"), nothing, free)
-    said = read(
-        reading, [chunk('Hm. <tool_call>\n{"name": "weather", "argum', []), chunk('ents": {"place": "Ro', [], "length")]
-    )
+
+    def cut(*texts: str, **body: Any) -> Delta:
+        reading = ToolCallParser(form("tags"), Marks({}, frozenset()), declared(*TOOLS, **body))
+        return read(reading, [*(chunk(text, []) for text in texts[:-1]), chunk(texts[-1], [], "length")])
+
+    said = cut('Hm. <tool_call>\n{"name": "weather", "argum', 'ents": {"place": "Ro')
     assert (said.content, said.finish_reason) == ("Hm. ", "length")
     assert [call["function"] for call in said.tool_calls] == [{"name": "weather", "arguments": '{"place": "Ro'}]
-    whole = [chunk('<tool_call>\n{"name": "now", "arguments": {}', []), chunk("", [], "length")]
-    assert read(ToolCallParser(form("tags"), nothing, held), whole).finish_reason == "length"
-    part = [chunk("a <tool_c", [], "length")]
-    assert read(ToolCallParser(form("tags"), nothing, free), part) == Delta("a <tool_c", [], "length")
-    part = [chunk("<tool_call>", []), chunk("\n", [], "length")]
-    assert read(ToolCallParser(form("tags"), nothing, held), part) == Delta("", [], "length"), (
-        "no words, but a call's beginning"
-    )
+    whole = cut('<tool_call>\n{"name": "now", "arguments": {}', "", tool_choice="required")
+    assert whole.finish_reason == "length"
+    assert cut("a <tool_c") == Delta("a <tool_c", [], "length")
+    begun = cut("<tool_call>", "\n", tool_choice="required")
+    assert begun == Delta("", [], "length"), "no words, but a call's beginning"
 
 
 def test_functions_get_the_arguments_that_they_declare_and_no_others() -> None:
     odd = {"type": "string", "pattern": "^(?=a).*$", "description": "Long."}
-    inner = {"anyOf": [{"properties": {"description": odd}}, {"$ref": "#/$defs/x"}]}
-    schema = {
-        "properties": {"title": inner, "open": {"properties": {}, "additionalProperties": True}},
-        "$defs": {"x": {}},
-    }
+    anything = {"properties": {}, "additionalProperties": True}
+
+    def with_title(*kinds: Any) -> dict[str, Any]:
+        return {
+            "properties": {"title": {"anyOf": [*kinds, {"$ref": "#/$defs/x"}]}, "open": anything},
+            "$defs": {"x": {}},
+        }
+
+    schema = with_title({"properties": {"description": odd}})
     wanted = declared(function("f", parameters=schema))
     assert wanted.told[0]["function"]["parameters"] == schema, "what the model reads is whole"
-    inner = {
-        "anyOf": [{"properties": {"description": {"type": "string"}}, "additionalProperties": False}, inner["anyOf"][1]]
-    }
-    closed = {**schema, "properties": {**schema["properties"], "title": inner}, "additionalProperties": False}
+    closed = with_title({"properties": {"description": {"type": "string"}}, "additionalProperties": False})
+    closed["additionalProperties"] = False
     assert wanted.functions[0].schema == {"type": "object", **closed}
     for whole in ({"strict": True}, {"parameters": {**schema, "allOf": [{"properties": {"a": {}}}]}}):
         wanted = declared(function("f", **{"parameters": schema, **whole}))
@@ -248,7 +245,7 @@ def test_thoughts_are_told_apart_wherever_chunks_end(thinking: Thinking) -> None
     made, known = tokenizer("none")
     wanted = declared(*TOOLS)
     rng, begin = np.random.default_rng(6), "" if thinking.begun else "\n<think>"
-    for _ in range(20):
+    for _ in range(10):
         for answer in ("It is < 5.", ' <tool_call>\n{"name": "now", "arguments": {}}\n</tool_call>'):
             whole = f"{begin}\n Is <tool_call> </thin or </think\n</think>\n\n{answer}"
             parts = chunks(made, made.encode(whole, add_special_tokens=False).ids, rng, "eos")
@@ -331,14 +328,11 @@ def test_templates_without_calls_are_refused(source: str, said: str) -> None:
 
 
 def test_who_may_be_called() -> None:
-    for choice, names, required in (
-        (NOW, ["now"], True),
-        ("required", ["weather", "now"], True),
-    ):
+    for choice, names in ((NOW, ["now"]), ("required", ["weather", "now"])):
         wanted, rest = taken({"tools": TOOLS, "tool_choice": choice, "n": 2})
         assert wanted is not None
         assert [each.name for each in wanted.functions] == names
-        assert (wanted.required, len(wanted.told), rest) == (required, 2, {"n": 2})
+        assert (wanted.required, len(wanted.told), rest) == (True, 2, {"n": 2})
     for choice, several in ((None, "+-+"), ("required", "--+"), (NOW, "---")):
         for parallel, expected in zip((None, False, True), several):
             wanted = declared(*TOOLS, tool_choice=choice, parallel_tool_calls=parallel)

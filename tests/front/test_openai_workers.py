@@ -9,7 +9,7 @@ import pickle
 import signal
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator, Coroutine
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -34,7 +34,7 @@ BLANKS = " " * (1 << 19)
 
 
 @asynccontextmanager
-async def workers(seconds: float) -> AsyncIterator[Workers]:
+async def workers(seconds: float = SECONDS) -> AsyncIterator[Workers]:
     made = Workers(1 << 19, 2 << 20, seconds)
     try:
         yield made
@@ -45,14 +45,6 @@ async def workers(seconds: float) -> AsyncIterator[Workers]:
                 await worker._process.wait()
 
 
-def run(act: Callable[[Workers], Coroutine[Any, Any, None]], seconds: float = SECONDS) -> None:
-    async def within() -> None:
-        async with workers(seconds) as made:
-            await act(made)
-
-    asyncio.run(asyncio.wait_for(within(), 60))
-
-
 def folder(path: Path, template: str) -> str:
     for name in ("tokenizer.json", "config.json"):
         (path / name).symlink_to(FOLDER / name)
@@ -60,10 +52,9 @@ def folder(path: Path, template: str) -> str:
     return str(path)
 
 
-def test_they_find_what_is_found_in_one_process() -> None:
+async def test_they_find_what_is_found_in_one_process() -> None:
     here = TextProcessor(str(FOLDER), 1 << 20)
-
-    async def act(made: Workers) -> None:
+    async with workers() as made:
         texts = Texts(str(FOLDER), made)
         for turn in (SHORT, LONG):
             assert await texts.chat(turn, MESSAGES, {}) == here.chat(MESSAGES, {})
@@ -75,16 +66,11 @@ def test_they_find_what_is_found_in_one_process() -> None:
         with pytest.raises(InvalidRequest, match="at most 524288 bytes") as caught:
             await texts.encode(LONG, "a" + BLANKS, special=True)
         assert caught.value.field == "prompt"
-        with pytest.raises(InvalidRequest, match="Unicode"):
-            await texts.encode(SHORT, "\ud800", special=True)
-
-    run(act)
 
 
-def test_a_chat_waits_for_no_long_text() -> None:
+async def test_a_chat_waits_for_no_long_text() -> None:
     """Nor for the short ones of a caller that has many."""
-
-    async def act(made: Workers) -> None:
+    async with workers() as made:
         texts, done = Texts(str(FOLDER), made), list[str]()
 
         async def note(name: str, asked: Coroutine[Any, Any, Any]) -> None:
@@ -102,25 +88,24 @@ def test_a_chat_waits_for_no_long_text() -> None:
         assert len(done) < 40
         await asyncio.gather(*tasks)
 
-    run(act)
 
-
-def test_a_template_that_only_the_kernel_can_end_is_refused_and_others_are_answered(tmp_path: Path) -> None:
+async def test_a_template_that_only_the_kernel_can_end_is_refused_and_others_are_answered(tmp_path: Path) -> None:
     source = "{{ [[1] * 60000] * 60000 == [[1] * 60000] * 60000 }}"
-
-    async def act(made: Workers) -> None:
+    async with workers(0.5) as made:
         texts = Texts(folder(tmp_path, source), made)
         with pytest.raises(InvalidRequest, match=r"^messages: template: it takes longer than 0\.5 s") as caught:
             await texts.chat(SHORT, MESSAGES, {})
         assert "\n" not in str(caught.value)
         assert (await Texts(str(FOLDER), made).chat(SHORT, MESSAGES, {})).ids
 
-    run(act, seconds=0.5)
-
 
 @pytest.mark.parametrize("killed", [True, False])
-def test_a_worker_that_is_killed_or_paused_is_begun_again_and_asked_once_more(killed: bool) -> None:
-    async def act(made: Workers) -> None:
+async def test_a_worker_that_is_killed_or_paused_is_begun_again_and_asked_once_more(
+    killed: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for bound in ("PAUSED_SECONDS", "REAP_SECONDS"):
+        monkeypatch.setattr(f"covey.front.openai.workers.{bound}", 0.3)
+    async with workers() as made:
         texts = Texts(str(FOLDER), made)
         await texts.encode(LONG, "a", special=True)
         process = made._workers[True]._process
@@ -133,48 +118,39 @@ def test_a_worker_that_is_killed_or_paused_is_begun_again_and_asked_once_more(ki
         assert [count for count, _ in await asyncio.wait_for(asyncio.gather(*both), 30)] == [1, 1]
         assert made._workers[True]._process is not process
 
-    run(act)
 
-
-def test_an_error_of_a_text_is_no_end_of_the_process_and_not_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def act(made: Workers) -> None:
-        asked, worker = list[bytes](), made._workers[False]
+async def test_an_error_of_a_text_is_not_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with workers() as made:
+        asked = list[bytes]()
 
         async def answer(question: bytes) -> bytes:
             asked.append(question)
             return pickle.dumps(WorkerReply(error=ServerError("an internal error")))
 
-        monkeypatch.setattr(worker, "_answer", answer)
+        monkeypatch.setattr(made._workers[False], "_answer", answer)
         with pytest.raises(ServerError, match="an internal error"):
             await Texts(str(FOLDER), made).encode(SHORT, "a", special=True)
         assert len(asked) == 1
 
-    run(act)
 
-
-def test_one_that_cannot_be_begun_is_an_error_of_the_server() -> None:
-    async def act(made: Workers) -> None:
+async def test_one_that_cannot_be_begun_is_an_error_of_the_server() -> None:
+    async with workers() as made:
         made._workers[False]._words = ["/nowhere"]
         with pytest.raises(ServerError, match="cannot start the process for texts"):
             await Texts(str(FOLDER), made).encode(SHORT, "a", special=True)
 
-    run(act)
 
-
-def test_what_is_nested_too_deeply_is_refused() -> None:
+async def test_what_is_nested_too_deeply_is_refused() -> None:
     nested: list[Any] = []
     for _ in range(5000):
         nested = [nested]
-
-    async def act(made: Workers) -> None:
+    async with workers() as made:
         with pytest.raises(InvalidRequest, match="nested too deeply"):
             await Texts(str(FOLDER), made).chat(SHORT, MESSAGES, {"x": nested})
 
-    run(act)
 
-
-def test_a_worker_keeps_no_memory_of_long_texts_and_no_life_without_a_front() -> None:
-    async def act(made: Workers) -> None:
+async def test_a_worker_keeps_no_memory_of_long_texts_and_no_life_without_a_front() -> None:
+    async with workers() as made:
         texts = Texts(str(FOLDER), made)
         await texts.encode(LONG, "a", special=True)
         process = made._workers[True]._process
@@ -187,8 +163,6 @@ def test_a_worker_keeps_no_memory_of_long_texts_and_no_life_without_a_front() ->
         assert process.stdin is not None
         process.stdin.close()
         assert await process.wait() == 0
-
-    run(act)
 
 
 def test_it_ends_with_the_front() -> None:

@@ -8,11 +8,10 @@ from typing import Any, cast
 import pytest
 
 from covey.contracts.types import Finish
-from covey.public_model import build
 from covey.public_model.link_handler import LinkHandler
 from covey.tritonio.link import Message, Peer
 from covey.tritonio.peers import raised
-from tests.public_model.worlds import SECONDS, Made, tensors
+from tests.public_model.worlds import SECONDS, Building, Made, tensors
 
 LONG = 400  # tokens
 
@@ -46,8 +45,7 @@ def handler_of(world: Any) -> LinkHandler:
 
 
 def test_a_request_is_answered_under_its_exchange(made: Made) -> None:
-    world = made()
-    world.begin()
+    world = made().begin()
     caller = FakePeer(handler_of(world))
     caller.say(7, "submit", arrays=tensors())
     message = caller.next()
@@ -65,8 +63,7 @@ def test_a_request_is_answered_under_its_exchange(made: Made) -> None:
 
 
 def test_who_cancels_or_leaves_has_nothing_running_any_more(made: Made, monkeypatch: pytest.MonkeyPatch) -> None:
-    world = made()
-    world.begin()
+    world = made().begin()
     service = world.life.wait(SECONDS)
     cancelled: list[int] = []
     cancel = service.engine.cancel
@@ -94,16 +91,14 @@ def test_who_cancels_or_leaves_has_nothing_running_any_more(made: Made, monkeypa
 
 def test_the_launcher_asks_before_and_after_there_is_an_engine(made: Made, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("covey.public_model.link_handler.ANSWER_SECONDS", 0.02)
-    goes_on = threading.Event()
-    monkeypatch.setattr(build, "load_tokenizer", lambda _folder: goes_on.wait(SECONDS) and None)
-    world = made()
-    world.begin()
+    building = Building(monkeypatch)
+    world = made().begin()
     launcher = FakePeer(handler_of(world))
     launcher.say(0, "serves")
     assert launcher.next().value is False
     launcher.say(0, "drain")
     assert launcher.next() == Message(0, "draining", None), "how many are open is not known"
-    goes_on.set()
+    building.goes_on.set()
     world.life.wait(SECONDS)
     launcher.say(0, "serves")
     assert launcher.next().value is True

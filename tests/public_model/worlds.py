@@ -9,6 +9,7 @@ from typing import Any, cast
 from unittest.mock import MagicMock
 
 import numpy as np
+import pytest
 
 from covey.contracts import profile
 from covey.contracts.clock import RealClock
@@ -16,6 +17,7 @@ from covey.contracts.ports import Residency
 from covey.contracts.profile import Profile
 from covey.contracts.types import DrafterInfo
 from covey.process.guard import Guard
+from covey.public_model import build
 from covey.public_model.build import Builder, named_costs
 from covey.public_model.drafter_facts import DrafterFacts
 from covey.public_model.life import Life
@@ -66,6 +68,18 @@ class Outlet:
         return False
 
 
+class Building:
+    """Holds an engine while it is being built."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.began, self.goes_on = threading.Event(), threading.Event()
+        monkeypatch.setattr(build, "load_tokenizer", self._load)
+
+    def _load(self, _folder: str) -> None:
+        self.began.set()
+        assert self.goes_on.wait(SECONDS)
+
+
 class Server:
     """Stands in for model control: says what each model is."""
 
@@ -108,8 +122,9 @@ class World:
         self.start = Start(self.builder, self.drafters.__getitem__, self.facts, control, self.life, self.ended.append)
         self.requests = Requests(self.life, self.builder.clock, self.metrics.refused)
 
-    def begin(self) -> None:
+    def begin(self) -> World:
         self.life.begin(self.start.service, self.left.set)
+        return self
 
     def ask(self, wanted: dict[str, Any] | None = None, *, streams: bool = True) -> Outlet:
         """In a thread of its own."""

@@ -22,17 +22,12 @@ def load(monkeypatch: pytest.MonkeyPatch, backend: str) -> tuple[ModuleType, Any
     monkeypatch.setitem(sys.modules, "triton_python_backend_utils", fake)
     from covey.tritonio import bls, log, metrics, outlets
 
-    for module in (bls, log, metrics, outlets):  # a test before this one may have imported them
-        monkeypatch.setattr(module, "pb_utils", fake)
-    return load_with_what_is_there(backend), fake
-
-
-def load_with_what_is_there(backend: str) -> ModuleType:
-    """The module, where a test has its own stand-in for Triton."""
+    for part in (bls, log, metrics, outlets):  # a test before this one may have imported them
+        monkeypatch.setattr(part, "pb_utils", fake)
     spec = importlib.util.spec_from_file_location(f"{backend}_model", BACKENDS / backend / "model.py")
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = module  # where its dataclasses look for it
     spec.loader.exec_module(module)
-    return module
+    return module, fake

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import importlib
-import sys
 from collections.abc import Callable
 from dataclasses import replace
-from types import ModuleType, SimpleNamespace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -47,41 +45,40 @@ Transport = Callable[[Callable[[], Any]], Any]
 class Triton:
     """Stands in for Triton between two models of one process: `transport` may lose what it carries."""
 
-    def __init__(self) -> None:
-        self.models: dict[str, Callable[[Ints], Ints]] = {}
-        self.serve: Callable[..., list[Any]]
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        steps = ((1, 1, 0.001), (64, 64, 0.001))
+        costs = CostTable("made up", "for tests", steps, (), {"draft": steps}, {"draft": steps})
+        self.target = target = EmulatedTarget(costs, HashModel(97), VirtualClock(), blocks=40)
+        drafter = EmulatedDrafter(costs, HashModel(97), VirtualClock(), name="draft", rates={})
+        self.models: dict[str, Callable[[Ints], Ints]] = {
+            "target": lambda message: codec.encode(target.step(codec.decode_target_work(message))),
+            "draft": lambda message: codec.encode(drafter.draft(codec.decode_draft_work(message))),
+        }
         self.transport: Transport = lambda exchange: exchange()
-        self.sent = 0
-        self.logged: list[str] = []
+        self.sent, self.logged = 0, list[str]()
+        self.module, fake = adapters.load(monkeypatch, "target")
+        fake.Tensor = lambda name, array: SimpleNamespace(name=name, as_numpy=lambda: array)
+        fake.InferenceRequest, fake.InferenceResponse = self._request, response
+        fake.TritonError = lambda text: SimpleNamespace(message=lambda: text)
+        fake.get_input_tensor_by_name = fake.get_output_tensor_by_name = named
+        fake.Logger.log_error = self.logged.append
+        from covey.tritonio import bls
 
-    def module(self) -> ModuleType:
-        def tensor(name: str, array: Any) -> Any:
-            return SimpleNamespace(name=name, as_numpy=lambda: array)
+        self.bls = bls
 
-        def named(holder: Any, name: str) -> Any:
-            return next(each for each in holder.tensors if each.name == name)
+    def _request(self, *, model_name: str, inputs: list[Any], **_rest: Any) -> Any:
+        def execute() -> Any:
+            self.sent += 1
+            return self.transport(lambda: self.serve(model_name, inputs))
 
-        def request(*, model_name: str, inputs: list[Any], **_rest: Any) -> Any:
-            def exchange() -> Any:
-                return self.serve([SimpleNamespace(tensors=inputs)], self.models[model_name])[0]
+        return SimpleNamespace(exec=execute)
 
-            def execute() -> Any:
-                self.sent += 1
-                return self.transport(exchange)
+    def serve(self, model: str, inputs: list[Any]) -> Any:
+        return self.bls.serve([SimpleNamespace(tensors=inputs)], self.models[model])[0]
 
-            return SimpleNamespace(exec=execute)
 
-        module = ModuleType("triton_python_backend_utils")
-        module.__dict__.update(
-            Tensor=tensor,
-            InferenceRequest=request,
-            InferenceResponse=response,
-            TritonError=lambda text: SimpleNamespace(message=lambda: text),
-            get_input_tensor_by_name=named,
-            get_output_tensor_by_name=named,
-            Logger=SimpleNamespace(log_error=self.logged.append),
-        )
-        return module
+def named(holder: Any, name: str) -> Any:
+    return next(each for each in holder.tensors if each.name == name)
 
 
 def response(tensors: Any = (), error: Any = None) -> Any:
@@ -94,25 +91,12 @@ def refusal(text: str) -> Any:
 
 @pytest.fixture
 def triton(monkeypatch: pytest.MonkeyPatch) -> Triton:
-    made = Triton()
-    monkeypatch.setitem(sys.modules, "triton_python_backend_utils", made.module())
-    monkeypatch.delitem(sys.modules, "covey.tritonio.bls", raising=False)
     monkeypatch.setenv(VARIABLE, "7fffffffffffffff")
-    made.bls = importlib.import_module("covey.tritonio.bls")  # type: ignore[attr-defined]
-    made.serve = made.bls.serve  # type: ignore[attr-defined]
-    steps = ((1, 1, 0.001), (64, 64, 0.001))
-    costs = CostTable("made up", "for tests", steps, (), {"draft": steps}, {"draft": steps})
-    target = EmulatedTarget(costs, HashModel(97), VirtualClock(), blocks=40)
-    drafter = EmulatedDrafter(costs, HashModel(97), VirtualClock(), name="draft", rates={})
-    made.models = {
-        "target": lambda message: codec.encode(target.step(codec.decode_target_work(message))),
-        "draft": lambda message: codec.encode(drafter.draft(codec.decode_draft_work(message))),
-    }
-    monkeypatch.setattr(made, "target", target, raising=False)
-    return made
+    return Triton(monkeypatch)
 
 
 OPENS = (Open(1, ints(4, 5, 6), 3, Sampling()),)
+DRAFT = DraftWork(ints(1), ints(3), ints(0, 0), ints(), ints(2), ints(1), ints(0), opens=OPENS, sequence=1, origin=5)
 
 
 def opening(sequence: int = 1) -> TargetWork:
@@ -124,13 +108,11 @@ def decode(known: int, sequence: int) -> TargetWork:
 
 
 def step(triton: Triton, work: TargetWork) -> TargetReply:
-    reply: TargetReply = triton.bls.BlsTarget("target", Calls(print, lambda _model: [])).step(work)  # type: ignore[attr-defined]
-    return reply
+    return triton.bls.BlsTarget("target", Calls(print, lambda _model: [])).step(work)
 
 
-def answer(triton: Triton, message: Ints, model: str = "target") -> Any:
-    sent = SimpleNamespace(name=codec.REQUEST_TENSOR, as_numpy=lambda: message)
-    return triton.serve([SimpleNamespace(tensors=[sent])], triton.models[model])[0]
+def answer(triton: Triton, message: Ints) -> Any:
+    return triton.serve("target", [SimpleNamespace(name=codec.REQUEST_TENSOR, as_numpy=lambda: message)])
 
 
 @pytest.mark.parametrize("token", [0, 1, (1 << 63) - 2])
@@ -186,9 +168,7 @@ def test_an_answer_that_was_lost_is_had_by_asking_again(triton: Triton, kind: st
 
 def test_a_drafters_answer_too(triton: Triton) -> None:
     triton.transport = lost_once("answered")
-    one = ints(1)
-    work = DraftWork(one, ints(3), ints(0, 0), ints(), ints(2), one, ints(0), opens=OPENS, sequence=1, origin=5)
-    reply = triton.bls.BlsDrafter("draft", Calls(print, lambda _model: [])).draft(work)  # type: ignore[attr-defined]
+    reply = triton.bls.BlsDrafter("draft", Calls(print, lambda _model: [])).draft(DRAFT)
     assert reply.status.tolist() == [RowStatus.OK]
     assert len(reply.trees.tokens) == 2
     assert triton.sent == 2
@@ -202,7 +182,7 @@ def test_work_that_fails_is_not_done_twice_and_says_why(triton: Triton, monkeypa
         done.append(1)
         raise RuntimeError("out of memory")
 
-    monkeypatch.setattr(triton.target, "_row", broken)  # type: ignore[attr-defined]
+    monkeypatch.setattr(triton.target, "_row", broken)
     with pytest.raises(PortError, match="target: RuntimeError: out of memory"):
         step(triton, decode(4, 2))
     assert len(done) == 1
@@ -219,18 +199,15 @@ def test_a_dead_process_is_not_asked_again(triton: Triton) -> None:
 def test_a_wish_for_another_pool_reaches_the_target_and_its_refusal_comes_back(
     triton: Triton, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    sent = triton.bls.BlsTarget("target", Calls(print, lambda _model: []))  # type: ignore[attr-defined]
-    model = adapters.load_with_what_is_there("target").TritonPythonModel()
-    model._runner = triton.target  # type: ignore[attr-defined]
+    sent = triton.bls.BlsTarget("target", Calls(print, lambda _model: []))
+    model = triton.module.TritonPythonModel()
+    model._runner = triton.target
     monkeypatch.setitem(triton.models, "target", model._answer)
     assert sent.resize(10) == Resized(ResizeStatus.NOT_HERE, 40)
     assert sent.info().total_blocks == 40
     assert sent.step(opening()).total_blocks == 40
     with pytest.raises(PortError, match="a pool of 0 blocks"):
         sent.resize(0)
-
-
-DRAFT = DraftWork(ints(1), ints(3), ints(0, 0), ints(), ints(2), ints(1), ints(0), opens=OPENS, sequence=1, origin=5)
 
 
 PROCESS = 2**22  # that there is not
@@ -242,7 +219,7 @@ class Watched:
     def __init__(self, triton: Triton, kind: str, model: str) -> None:
         self.ended: list[int] = []
         self._calls = Calls(self.ended.extend, lambda _model: {PROCESS: 1e9})
-        self._triton, self.port = triton, getattr(triton.bls, kind)(model, self._calls)  # type: ignore[attr-defined]
+        self._triton, self.port = triton, getattr(triton.bls, kind)(model, self._calls)
 
     def hangs(self, seconds: float, ask: str, given: Any) -> list[int]:
         """Which processes have been ended when a call has taken so long."""

@@ -6,6 +6,7 @@ import json
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 from unittest.mock import MagicMock
 
@@ -22,19 +23,6 @@ from tests.tritonio import adapters
 REPOSITORY = Path(__file__).parents[2] / "model_repository"
 OWN = 17  # this server's token
 SECRET = "secret-of-the-east-server"
-
-
-class Tensor:
-    def __init__(self, name: str, values: Any) -> None:
-        self.name, self.values = name, values
-
-    def as_numpy(self) -> Any:
-        return self.values
-
-
-class Response:
-    def __init__(self, output_tensors: Any = (), error: Any = None) -> None:
-        self.outputs, self.error = output_tensors, error
 
 
 class Request:
@@ -57,8 +45,9 @@ class Request:
 @pytest.fixture
 def model(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Any]:
     module, fake = adapters.load(monkeypatch, "drafter")
-    fake.get_input_tensor_by_name = lambda request, _name: Tensor("message", request.message)
-    fake.Tensor, fake.InferenceResponse = Tensor, Response
+    fake.get_input_tensor_by_name = lambda request, _name: SimpleNamespace(as_numpy=lambda: request.message)
+    fake.Tensor = lambda _name, values: values
+    fake.InferenceResponse = lambda outputs=(), error=None: SimpleNamespace(outputs=outputs, error=error)
     fake.TritonError = lambda text: text
     callers = tmp_path / "callers"
     callers.touch(0o600)
@@ -70,26 +59,23 @@ def model(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Any]:
     monkeypatch.setattr(module, "to_triton", MagicMock())
     made = module.TritonPythonModel()
     config = {"parameters": {"kind": {"string_value": "ngram"}}}
-    entry = str(REPOSITORY / "draft_ngram")
-    made.initialize(
-        {
-            "model_config": json.dumps(config),
-            "model_name": "draft_ngram",
-            "model_repository": entry,
-            "model_version": "1",
-        }
-    )
+    own = {"model_name": "draft_ngram", "model_repository": str(REPOSITORY / "draft_ngram"), "model_version": "1"}
+    made.initialize({"model_config": json.dumps(config), **own})
     yield made
     made.finalize()
 
 
-def message(sender: Sender, text: Text, token: int) -> Any:
-    packed = codec.encode(sender.work([text], 2))
+def sealed(packed: Any, token: int) -> Any:
     codec.seal(packed, token)
     return packed
 
 
-def answered(model: Any, request: Request) -> Any:
+def message(sender: Sender, text: Text, token: int) -> Any:
+    return sealed(codec.encode(sender.work([text], 2)), token)
+
+
+def answered(model: Any, sent: Any) -> Any:
+    request = Request(sent)
     responses = model.execute([request])
     if responses is not None:
         assert len(responses) == 1
@@ -103,11 +89,11 @@ def test_one_sender_is_answered_at_once_and_a_second_when_its_turn_has_come(mode
     request = Request(message(here, Text(1, [5, 6, 7, 5, 6]), OWN))
     responses = model.execute([request])
     assert responses is not None
-    assert codec.decode_draft_reply(responses[0].outputs[0].values, 1).trees.tokens.tolist() == [7, 5]
+    assert codec.decode_draft_reply(responses[0].outputs[0], 1).trees.tokens.tolist() == [7, 5]
     other = Request(message(east, Text(1, [8, 9, 8]), token_of(SECRET)))
     assert model.execute([other]) is None, "another is served: it goes through the queue"
     assert other.sent.wait(10)
-    assert codec.decode_draft_reply(other.response.outputs[0].values, 1).trees.tokens.tolist() == [9, 8]
+    assert codec.decode_draft_reply(other.response.outputs[0], 1).trees.tokens.tolist() == [9, 8]
     levels = [row for row in model._service.counters() if row[0] == "covey_draft_levels_total"]
     figures = {labels["origin"]: value for _, labels, value in levels}
     assert figures == {"own": 2, "east": 2}
@@ -115,15 +101,15 @@ def test_one_sender_is_answered_at_once_and_a_second_when_its_turn_has_come(mode
 
 def test_strangers_and_damaged_messages_are_refused_and_the_model_stays_up(model: Any) -> None:
     sender = Sender(MagicMock(), new_origin("a"))
-    stranger = Request(message(sender, Text(1, [5, 6, 5]), token_of("secret-of-the-north-server")))
+    stranger = message(sender, Text(1, [5, 6, 5]), token_of("secret-of-the-north-server"))
     assert "not of this server" in answered(model, stranger).error
-    cut = Request(message(sender, Text(1, [5, 6, 5]), OWN)[:-1])
+    cut = message(sender, Text(1, [5, 6, 5]), OWN)[:-1]
     assert "damaged message" in answered(model, cut).error
-    whole = Request(message(sender, Text(1, [5, 6, 5]), OWN))
-    assert answered(model, whole).error is None
-    facts = codec.pack(codec.INFO_REQUEST)
-    codec.seal(facts, token_of(SECRET))
-    assert codec.decode_drafter_info(answered(model, Request(facts)).outputs[0].values).model == "draft_ngram"
+    assert answered(model, message(sender, Text(1, [5, 6, 5]), OWN)).error is None
+    facts = answered(model, sealed(codec.pack(codec.INFO_REQUEST), token_of(SECRET)))
+    info = codec.decode_drafter_info(facts.outputs[0])
+    assert (info.model, info.device) == ("draft_ngram", "cpu")
+    assert info.resident_bytes > 1 << 20, "its process"
 
 
 def test_requests_that_come_together_are_each_answered_once(model: Any) -> None:
@@ -133,11 +119,3 @@ def test_requests_that_come_together_are_each_answered_once(model: Any) -> None:
     for request in requests:
         assert request.sent.wait(10)
         assert request.response.error is None
-
-
-def test_what_it_holds_is_its_process(model: Any) -> None:
-    asked = codec.pack(codec.INFO_REQUEST)
-    codec.seal(asked, OWN)
-    info = codec.decode_drafter_info(answered(model, Request(asked)).outputs[0].values)
-    assert info.device == "cpu"
-    assert info.resident_bytes > 1 << 20

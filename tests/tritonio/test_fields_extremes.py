@@ -1,46 +1,47 @@
-"""Settings at the ends of their ranges and far outside: a field is refused by its name, or every draw works."""
+"""Settings at the ends of their ranges and far outside, and tensors of any shape and bits: a field is refused by its
+name, or every draw works."""
 
 from __future__ import annotations
 
 import math
+import re
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from hypothesis.extra import numpy as arrays
 
 from covey.contracts.errors import BadField
-from covey.contracts.profile import LimitSettings
 from covey.contracts.types import Request, Sampling, Trees
 from covey.drafters.choosing import Choosing
-from covey.requests.roster import Roster
 from covey.sampling.drawing import Context, SettingsTable, draw
 from covey.sampling.proposals import propose_rejection
 from covey.sampling.rejection import verify_chains
-from covey.tritonio.fields import RequestParser
-from covey_client.wire import INPUTS
-from tests.fakes import VOCAB, HashTarget, ManualClock
+from covey.tritonio import fields
+from covey_client.wire import INPUT_BY_NAME, INPUTS, Field
+from tests.fakes import VOCAB
+from tests.tritonio.parsing import ids, parser, text
+from tests.tritonio.test_slow_jobs import TOKENIZER
 
-NUMBERS = {"FP32": np.float32, "INT32": np.int32, "UINT64": np.uint64}
-BY_NAME = {field.name: field for field in INPUTS}
+NUMBERS = {"FP32": np.float32, "INT32": np.int32, "UINT64": np.uint64, "BOOL": np.bool_}
 REALS = [field for field in INPUTS if field.dtype == "FP32"]
-SAMPLED = [*REALS, *(BY_NAME[name] for name in ("top_k", "min_tokens", "seed", "end_id"))]
+SAMPLED = [*REALS, *(INPUT_BY_NAME[name] for name in ("top_k", "min_tokens", "seed", "end_id"))]
 LEAST = float(np.nextafter(np.float32(0), np.float32(1)))
 LARGEST = float(np.finfo(np.float32).max)
 
 
 def parse(**values: Any) -> Request:
     """The request behind settings as they arrive, each in its tensor's own type."""
-    tensors: dict[str, Any] = {"input_ids": np.array([5, 6], np.int32)}
+    tensors = ids(5, 6)
     for name, value in values.items():
-        dtype = BY_NAME[name].dtype
+        dtype = INPUT_BY_NAME[name].dtype
         tensors[name] = np.array([value], NUMBERS.get(dtype, np.object_))
     if "logit_bias" in values:
         tensors["logit_bias_ids"] = np.array([3], np.int32)
-    parser = RequestParser(None, HashTarget().info(), LimitSettings(), Roster((), ManualClock()))
-    return parser.parse(1, 0.0, tensors.get).request
+    return parser().parse(1, 0.0, tensors.get).request
 
 
 @pytest.mark.parametrize(
@@ -48,6 +49,7 @@ def parse(**values: Any) -> Request:
     [(field.name, value) for field in REALS for value in (math.nan, math.inf, -math.inf, LARGEST, -LARGEST, 1e30)]
     + [(name, -LEAST) for name in ("temperature", "top_p", "min_p", "repetition_penalty")]
     + [("repetition_penalty", value) for value in (0.0, LEAST, 1e-38, 0.0099, 100.01)]
+    + [("slo_tpot_ms", 0.0), ("slo_ttft_ms", 0.0)]
     + [("temperature", 100.01), ("top_p", 0.0), ("top_p", -0.0), ("top_p", 1.0000001), ("min_p", 1.0000001)]
     + [(name, value) for name in ("presence_penalty", "frequency_penalty") for value in (1e38, -1e38, 100.01)]
     + [("top_k", value) for value in (-1, -(1 << 31), (1 << 31) - 1)]
@@ -76,7 +78,9 @@ def test_a_refusal_names_the_range_that_the_table_has(field: Any) -> None:
         parse(**{field.name: math.nan})
 
 
-@pytest.mark.parametrize("field", [*REALS, BY_NAME["top_k"], BY_NAME["priority"]], ids=lambda field: field.name)
+@pytest.mark.parametrize(
+    "field", [*REALS, INPUT_BY_NAME["top_k"], INPUT_BY_NAME["priority"]], ids=lambda field: field.name
+)
 def test_the_ends_of_a_range_belong_to_it(field: Any) -> None:
     kind = NUMBERS[field.dtype]
     for end, beyond in ((field.low, -np.inf), (field.high, np.inf)):
@@ -103,7 +107,7 @@ def test_no_temperature_is_too_small(value: float) -> None:
 
 
 def field_holds(name: str, value: float) -> bool:
-    field, value = BY_NAME[name], float(np.float32(value))
+    field, value = INPUT_BY_NAME[name], float(np.float32(value))
     return field.low <= value <= field.high and not (field.above and value == field.low)
 
 
@@ -173,11 +177,7 @@ def assert_everything_draws(sampling: Sampling, kind: str, seed: int) -> None:
 
 
 @settings(max_examples=200, deadline=None)
-@given(
-    st.fixed_dictionaries({}, optional=WITHIN) | st.fixed_dictionaries({}, optional=ANY),
-    LOGITS,
-    st.integers(0, 1 << 20),
-)
+@given(VALUES, LOGITS, st.integers(0, 1 << 20))
 def test_whatever_comes_is_refused_or_draws(values: dict[str, Any], kind: str, seed: int) -> None:
     refused = False
     try:
@@ -185,6 +185,53 @@ def test_whatever_comes_is_refused_or_draws(values: dict[str, Any], kind: str, s
     except BadField:
         refused = True
     if refused:
-        assert any(not field_holds(name, value) for name, value in values.items() if BY_NAME[name] in REALS)
+        assert any(not field_holds(name, value) for name, value in values.items() if INPUT_BY_NAME[name] in REALS)
     else:
         assert_everything_draws(sampling, kind, seed)
+
+
+SHAPES = st.sampled_from([(1,), (0,), (2,), (1, 1), (3, 2), (1, 0), ()])
+INTERESTING = (b"", b"a", b"auto", b"fixed:3", b"coupled", b"chat", b"\xff", b"\xed\xa0\x80", b"\x00", b" " * 5000)
+
+
+def tensor(field: Field) -> st.SearchStrategy[Any]:
+    if field.dtype == "BYTES":
+        elements = st.sampled_from(INTERESTING) | st.binary(max_size=40) | st.text(max_size=20).map(str.encode)
+        return SHAPES.flatmap(lambda shape: arrays.arrays(np.object_, shape, elements=elements))
+    return SHAPES.flatmap(lambda shape: arrays.arrays(NUMBERS[field.dtype], shape))
+
+
+NAMES = st.sets(st.sampled_from([field.name for field in INPUTS]), max_size=8)
+PARAMETERS = st.dictionaries(
+    st.sampled_from(["triton_x", "x", "seed", "\ud800"]) | st.text(max_size=5), st.none() | st.integers() | st.text()
+)
+REQUESTS = NAMES.flatmap(lambda names: st.fixed_dictionaries({name: tensor(INPUT_BY_NAME[name]) for name in names}))
+PARSER = parser(tokenizer=TOKENIZER, drafters=["draft_a"])
+
+
+@settings(max_examples=400, deadline=None, suppress_health_check=list(HealthCheck))
+@given(REQUESTS, st.sampled_from(["text_input", "input_ids", ""]), st.one_of(st.just({}), PARAMETERS))
+def test_any_tensors_are_a_request_or_a_named_error(
+    tensors: dict[str, Any], prompt: str, parameters: dict[str, Any]
+) -> None:
+    """Tensors come as Triton hands them over: any shape, bytes of any kind, numbers of any bits."""
+    good = {"text_input": text("Once"), **ids(5, 6)}
+    if prompt:
+        tensors = {name: value for name, value in tensors.items() if name not in good} | {prompt: good[prompt]}
+    refused: BadField | None = None
+    try:
+        fields.tenant_of(tensors.get)
+        PARSER.prompt_bytes(tensors.get)
+        found = PARSER.parse(1, 0.0, tensors.get, parameters)
+    except BadField as error:
+        refused = error
+    if refused is None:
+        assert isinstance(found.request, Request)
+        scored = tensors.get("return_prompt_log_probs")
+        least = 0 if scored is not None and scored.any() else 1  # its prompt's probabilities may be all it asks for
+        assert found.request.max_tokens >= least
+        assert len(found.request.prompt)
+        return
+    assert refused.field in INPUT_BY_NAME or refused.field in parameters
+    assert re.match(r"(?s).*: got .*, allowed: .+", str(refused))
+    assert len(str(refused)) < 600, "what was sent is not sent back whole"

@@ -13,13 +13,12 @@ from covey.contracts.ports import Residency
 from covey.contracts.profile import Profile
 from covey.kv.elastic import Budget, Never
 from covey.loop.configuration import EngineHooks
-from covey.loop.engine import Engine
 from covey.loop.memory import Memory
 from covey.planner.build import build
 from covey.process.worker import Thread
 from covey.requests.roster import Roster
-from covey.requests.scheduler import Scheduler
 from covey.tritonio.reports import Reports
+from tests.engines import engine_to, finish
 from tests.fakes import Collector, HashTarget, ManualClock, request
 
 
@@ -27,25 +26,17 @@ class Serving:
     """An engine over fakes that reports its rounds."""
 
     def __init__(self) -> None:
-        target = HashTarget()
-        profile = Profile("mine")
-        planner = build(profile.speculation, (), max_rows=8)
-        scheduler = Scheduler(max_running=8, max_waiting=8, token_budget=32, growth_tokens=8, block_size=4)
-        self.target = target
-        clock, roster = ManualClock(), Roster(["draft_mine"], ManualClock())
-        budget, worker = Budget(10, 0), Thread("residency")
-        memory = Memory(
-            target, cast("Residency", None), roster, clock, Never(), budget, worker=worker, drop=print, breathes=False
-        )
-        self.reports = Reports(planner.decisions.plain, target.info(), profile, roster.states, memory, "open sesame")
-        self.engine = Engine(
-            target, scheduler, planner, Collector(), ManualClock(), hooks=EngineHooks(observe=self.reports.round)
-        )
+        self.target, profile, clock = HashTarget(), Profile("mine"), ManualClock()
+        planner, roster = build(profile.speculation, (), max_rows=8), Roster(["draft_mine"], clock)
+        house = self.target, cast("Residency", None), roster, clock, Never(), Budget(10, 0)
+        memory = Memory(*house, worker=Thread("residency"), drop=print, breathes=False)
+        facts = planner.decisions.plain, self.target.info(), profile, roster.states, memory
+        self.reports = Reports(*facts, "open sesame")
+        hooks = EngineHooks(observe=self.reports.round)
+        self.engine = engine_to(Collector(), self.target, planner, clock=clock, hooks=hooks)
 
     def run(self, key: int, tokens: int) -> None:
-        self.engine.submit(request(key, [5, 6, 7], tokens))
-        while self.engine.round():
-            pass
+        finish(self.engine, [request(key, [5, 6, 7], tokens)])
 
     def answer(self, question: str) -> Any:
         return json.loads(self.reports.answer(question))

@@ -1,11 +1,11 @@
-"""What became of objectives: in each answer, and added up on the metrics port."""
+"""What became of objectives, in each answer and added up on the metrics port, and what rounds count there."""
 
 from __future__ import annotations
 
-import random
 import threading
 from collections import Counter
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 from unittest.mock import MagicMock
 
 import numpy as np
@@ -13,8 +13,9 @@ import pytest
 
 from covey.contracts.errors import Overloaded, PortError
 from covey.contracts.types import NO_OBJECTIVE, Finish, Objective, Progress, Request, Sampling
-from covey.requests.rounds import RoundRecord
+from covey.requests.rounds import Plan, RoundRecord
 from covey.text.streaming import REFUSED, Streamer
+from covey.tritonio.drafts import Drafts
 from covey_client.status import KEY
 from tests.fakes import ManualClock
 from tests.public_model.worlds import Outlet
@@ -28,22 +29,14 @@ class Counted:
         self.totals: Counter[tuple[str, str, str]] = Counter()
 
     def family(self, name: str, **_more: Any) -> Any:
-        totals = self.totals
+        def series(labels: dict[str, str], **_more: Any) -> Any:
+            def increment(value: float) -> None:
+                which = labels.get("outcome", "") or labels.get("at_most", "")
+                self.totals[name, labels.get("slo_class", ""), which] += value  # type: ignore[assignment]
 
-        class Family:
-            def Metric(self, labels: dict[str, str], **_more: Any) -> Any:
-                class Series:
-                    def increment(self, value: float) -> None:
-                        which = labels.get("outcome", "") or labels.get("at_most", "")
-                        totals[name, labels.get("slo_class", ""), which] += value  # type: ignore[assignment]
+            return MagicMock(increment=increment)
 
-                    def set(self, value: float) -> None: ...
-
-                    def observe(self, value: float) -> None: ...
-
-                return Series()
-
-        return Family()
+        return SimpleNamespace(Metric=series)
 
 
 class Nobody:
@@ -127,42 +120,27 @@ def test_gaps_between_tokens_are_counted_as_a_histogram_does(monkeypatch: pytest
 
 
 def test_the_counters_add_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    bench, rng = Bench(monkeypatch), random.Random(3)
-    classes = (Objective("chat", 1.0, 0.1), Objective("fast", 0.2, 0.05), Objective("", 0.5), NO_OBJECTIVE)
-    asked: Counter[str] = Counter()
-    good: Counter[str] = Counter()
-    for _ in range(60):
-        objective, tokens = rng.choice(classes), rng.randrange(1, 9)
-        ends = [(Finish.LENGTH, None), (Finish.EOS, None), (Finish.CANCELLED, None), (Finish.ERROR, PortError("gone"))]
-        end, error = rng.choice(ends)
-        first = rng.choice([0.1, 0.4, 2.0])
-        done = bench.answer(
-            objective, (first, 1), (first + rng.choice([0.01, 0.08, 1.0]) * tokens, tokens), end=end, error=error
-        )
-        asked[objective.label] += 1
-        if done.chunks[-1].attainment == "met":
-            good[objective.label] += done.chunks[-1].num_output
+    bench, fast, custom = Bench(monkeypatch), Objective("fast", 0.2, 0.05), Objective("", 0.5)
+    whole: list[tuple[Finish, Exception | None]] = [(Finish.LENGTH, None), (Finish.EOS, None)]
+    broken: list[tuple[Finish, Exception | None]] = [(Finish.CANCELLED, None), (Finish.ERROR, PortError("gone"))]
+    for objective in (OBJECTIVE, fast, custom, NO_OBJECTIVE):
+        for tokens, (end, error) in enumerate([*whole, *broken], start=3):
+            bench.answer(objective, (0.1, 1), (0.1 + 0.04 * tokens, tokens), end=end, error=error)
+            bench.answer(objective, (2.0, 1), (2.0 + 0.04 * tokens, tokens), end=end, error=error)
     for _ in range(3):
         bench.answer(OBJECTIVE, (0.1, 0), end=Finish.ERROR, error=Overloaded("not in time"))
-        asked["chat"] += 1
-    bench.metrics.refused(classes[1])
+    bench.metrics.refused(fast)
     bench.metrics.refused(NO_OBJECTIVE)
-    asked["fast"] += 1
     totals = bench.close()
-    counted: Counter[str] = Counter()
-    for (name, slo_class, _), value in totals.items():
-        if name == "covey_slo_requests_total":
-            counted[slo_class] += value
-    assert counted == {label: count for label, count in asked.items() if label}
-    assert {label for label in counted if label} == {"chat", "fast", "custom"}
-    tokens_by_class = {
-        slo_class: value for (name, slo_class, _), value in totals.items() if name == "covey_slo_good_tokens_total"
+    slo = {key[1:]: value for key, value in totals.items() if key[0] == "covey_slo_requests_total"}
+    each = {"met": 2, "missed": 2, "unfinished": 4}
+    assert slo == {
+        **{(name, outcome): count for name in ("chat", "fast", "custom") for outcome, count in each.items()},
+        **{("chat", "refused"): 3, ("fast", "refused"): 1},
     }
-    assert tokens_by_class == {label: count for label, count in good.items() if label}
-    assert totals["covey_slo_requests_total", "chat", "refused"] == 3
-    assert totals["covey_slo_requests_total", "fast", "refused"] == 1
+    for name in ("chat", "fast", "custom"):
+        assert totals["covey_slo_good_tokens_total", name, ""] == 4 + 5
     assert totals["covey_requests_total", "", "refused"] == 5
-    assert sum(totals["covey_slo_requests_total", name, "unfinished"] for name in counted) > 0
 
 
 def test_the_figures_that_status_shows_first_are_metrics_of_the_server(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -212,3 +190,42 @@ def test_the_flushing_thread_counts_rounds_and_survives_one_that_it_cannot_count
     assert counting == ["metrics"], "what failed once is not called again"
     assert bench.counted.totals["covey_requests_total", "", REFUSED] == 1
     assert "metrics failed and stays off" in caplog.text
+
+
+PREFIX = "covey_spec_decode_num_"
+
+
+def drafted(drafters: list[str], sizes: list[int], accepts: list[int]) -> RoundRecord:
+    counts = np.asarray(sizes, np.int32)
+    plan = Plan(counts, np.ones(len(sizes), np.int32), tuple(drafters))
+    trees, found = int(np.count_nonzero(counts)), np.asarray(accepts, np.int32)
+    return cast("RoundRecord", SimpleNamespace(trees=trees, plan=plan, sizes=counts, accepts=found, read={}))
+
+
+def totals(drafts: Drafts) -> dict[tuple[str, ...], float]:
+    found = list(drafts.totals())
+    assert max(Counter((name, *labels.values()) for name, labels, _ in found).values(), default=1) == 1
+    return {(name.removeprefix(PREFIX), *labels.values()): value for name, labels, value in found}
+
+
+def test_counts_by_drafter_and_position() -> None:
+    """Rounds without drafts count nothing."""
+    drafts = Drafts()
+    drafts.add(drafted(["a", "b", "", "a"], [3, 2, 0, 3], [2, 0, 0, 3]))
+    drafts.add(drafted(["a", ""], [5, 0], [5, 0]))
+    drafts.add(drafted(["a"], [2], [0]))
+    drafts.add(drafted(["", ""], [0, 0], [0, 0]))
+    drafts.add(drafted([], [], []))
+    assert totals(drafts) == {
+        ("drafts_total", "a"): 4,
+        ("draft_tokens_total", "a"): 13,
+        ("accepted_tokens_total", "a"): 10,
+        ("accepted_tokens_per_pos_total", "a", "0"): 3,
+        ("accepted_tokens_per_pos_total", "a", "1"): 3,
+        ("accepted_tokens_per_pos_total", "a", "2"): 2,
+        ("accepted_tokens_per_pos_total", "a", "3"): 1,
+        ("accepted_tokens_per_pos_total", "a", "4"): 1,
+        ("drafts_total", "b"): 1,
+        ("draft_tokens_total", "b"): 2,
+        ("accepted_tokens_total", "b"): 0,
+    }

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import threading
 from pathlib import Path
-from typing import Any
+from unittest.mock import MagicMock
 
 import numpy as np
 import pytest
@@ -14,13 +14,10 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers
 
 from covey.contracts.errors import BadField, Overloaded
-from covey.contracts.profile import LimitSettings
-from covey.requests.roster import Roster
+from covey.process.log_rate import Rate
 from covey.text.tokenization import load_tokenizer, longest_token, token_ids
-from covey.tritonio import fields
 from covey.tritonio.slow_jobs import SlowJobs
-from tests.fakes import HashTarget, ManualClock
-from tests.tritonio import adapters
+from tests.tritonio.parsing import INFO, ids, parser, text
 from tests.waiting import until
 
 BUNDLED = Path(__file__).parents[2] / "model_repository" / "target" / "1"
@@ -48,12 +45,10 @@ def test_what_may_leave_text_out_has_no_bound() -> None:
     changed = bundled()
     changed.normalizer = normalizers.Strip()
     assert longest_token(changed) == math.inf
-    changed = bundled()
-    changed.pre_tokenizer = pre_tokenizers.Sequence([pre_tokenizers.Whitespace(), pre_tokenizers.ByteLevel()])
-    assert longest_token(changed) == math.inf
-    changed = bundled()
-    changed.pre_tokenizer = pre_tokenizers.Sequence([pre_tokenizers.Split(" ", "removed"), pre_tokenizers.ByteLevel()])
-    assert longest_token(changed) == math.inf
+    for leaving_out in (pre_tokenizers.Whitespace(), pre_tokenizers.Split(" ", "removed")):
+        changed = bundled()
+        changed.pre_tokenizer = pre_tokenizers.Sequence([leaving_out, pre_tokenizers.ByteLevel()])
+        assert longest_token(changed) == math.inf
     changed = bundled()
     changed.enable_truncation(5)
     assert longest_token(changed) == math.inf
@@ -76,35 +71,18 @@ def held_up(queue: SlowJobs, tenant: str) -> threading.Event:
     return held
 
 
-class Counting:
-    """A tokenizer that says how often it was asked."""
-
-    def __init__(self) -> None:
-        self.asked = 0
-
-    def to_str(self) -> str:
-        return str(TOKENIZER.to_str())
-
-    def encode_batch_fast(self, texts: list[str]) -> Any:
-        self.asked += 1
-        return TOKENIZER.encode_batch_fast(texts)
-
-
 def test_a_bomb_is_refused_by_its_length() -> None:
-    tokenizer = Counting()
-    info = HashTarget().info()
-    parser = fields.RequestParser(tokenizer, info, LimitSettings(), Roster((), ManualClock()))  # type: ignore[arg-type]
-    text = b" " * (int(info.longest * longest_token(TOKENIZER)) + 1)
-    tensors = {"text_input": np.array([text], np.object_)}
-    with pytest.raises(BadField, match=rf"text_input: got '{len(text)} bytes', allowed: prompts of at most"):
-        parser.prompt_bytes(tensors.get)
-    with pytest.raises(BadField, match="bytes"):
-        parser.parse(1, 0.0, tensors.get)
-    assert not tokenizer.asked
-    short = {"text_input": np.array([b"a"], np.object_)}
-    assert parser.prompt_bytes(short.get) == 1
-    parser.parse(1, 0.0, short.get)
-    assert tokenizer.asked == 1
+    tokenizer = MagicMock(wraps=TOKENIZER)
+    own = parser(tokenizer=tokenizer)
+    bomb = " " * (int(INFO.longest * longest_token(TOKENIZER)) + 1)
+    for act in (own.prompt_bytes, lambda tensor: own.parse(1, 0.0, tensor)):
+        with pytest.raises(BadField, match=rf"text_input: got '{len(bomb)} bytes', allowed: prompts of at most"):
+            act({"text_input": text(bomb)}.get)
+    assert not tokenizer.encode_batch_fast.called
+    short = {"text_input": text("a")}
+    assert own.prompt_bytes(short.get) == 1
+    own.parse(1, 0.0, short.get)
+    assert tokenizer.encode_batch_fast.call_count == 1
 
 
 def test_tenants_take_turns_by_bytes() -> None:
@@ -123,30 +101,15 @@ def test_tenants_take_turns_by_bytes() -> None:
         queue.put("late", 1, lambda _problem: None)
 
 
-def test_their_bytes_are_bounded_and_those_that_wait_are_told_of_the_end() -> None:
+def test_their_bytes_are_bounded_and_a_drain_refuses_those_that_wait_and_counts_the_one_at_hand() -> None:
     queue = SlowJobs(1000)
     held = held_up(queue, "a")
     told: list[Exception | None] = []
     queue.put("a", 5000, told.append)  # alone it may be of any size
     with pytest.raises(Overloaded, match=r"queue full: \d+ bytes .* try again in 1 s"):
         queue.put("a", 1, told.append)
-    with pytest.raises(Overloaded):
+    with pytest.raises(Overloaded, match="queue full"):
         queue.put("b", 1, told.append)
-    stopping = threading.Thread(target=queue.stop)
-    stopping.start()
-    while not queue._stopped:
-        pass
-    held.set()
-    stopping.join()
-    assert len(told) == 1
-    assert isinstance(told[0], Overloaded)
-
-
-def test_a_drain_refuses_those_that_wait_and_counts_the_one_at_hand() -> None:
-    queue = SlowJobs()
-    held = held_up(queue, "a")
-    told: list[Exception | None] = []
-    queue.put("a", 1, told.append)
     assert len(queue) == 2
     queue.refuse()
     with pytest.raises(Overloaded, match="stopping"):
@@ -167,25 +130,21 @@ def test_a_job_that_fails_ends_nothing() -> None:
 
 
 def test_priorities_are_a_tenant_s_own() -> None:
-    info, limits, roster = HashTarget().info(), LimitSettings(), Roster((), ManualClock())
-    parser = fields.RequestParser(None, info, limits, roster, priorities=("gold:10", "*:0"))
+    own = parser(priorities=("gold:10", "*:0"))
 
-    def ask(tenant: bytes, priority: int) -> int:
-        tensors = {"input_ids": np.array([5]), "tenant": np.array([tenant]), "priority": np.array([priority])}
-        return int(parser.parse(1, 0.0, tensors.get).request.priority)
+    def ask(tenant: str, priority: int) -> int:
+        tensors = {**ids(5), "tenant": text(tenant), "priority": np.array([priority])}
+        return int(own.parse(1, 0.0, tensors.get).request.priority)
 
-    assert ask(b"gold", 10) == 10
-    assert ask(b"other", -5) == -5
+    assert ask("gold", 10) == 10
+    assert ask("other", -5) == -5
     with pytest.raises(BadField, match="priority: got 1, allowed: at most 0 for this tenant"):
-        ask(b"other", 1)
+        ask("other", 1)
     with pytest.raises(BadField, match="priority: got 11"):
-        ask(b"gold", 11)
+        ask("gold", 11)
 
 
-def test_lines_of_a_kind_are_few(monkeypatch: pytest.MonkeyPatch) -> None:
-    adapters.load(monkeypatch, "tokenizer")
-    from covey.process.log_rate import Rate
-
+def test_lines_of_a_kind_are_few() -> None:
     now = [0.0]
     rate = Rate(3, 10.0, lambda: now[0])
     assert [rate.passes("forged", f"line {n}") for n in range(5)] == ["line 0", "line 1", "line 2", None, None]
