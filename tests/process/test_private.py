@@ -13,20 +13,15 @@ from covey.process.private import KEPT_VARIABLE, kept_folder, lines, private_fol
 from covey_client import files
 
 
-def test_it_is_made_for_this_user_alone(tmp_path: Path) -> None:
+def test_a_folder_is_made_for_this_user_alone_and_one_that_others_may_change_is_refused(tmp_path: Path) -> None:
     made = private_folder(tmp_path / "a" / "b")
     assert made.stat().st_mode & 0o777 == 0o700
     made.chmod(0o755)
     assert private_folder(made) == made, "others may look"
-
-
-def test_a_folder_that_others_may_change_is_refused(tmp_path: Path) -> None:
     for mode in (0o777, 0o775, 0o1777):
-        folder = tmp_path / oct(mode)
-        folder.mkdir()
-        folder.chmod(mode)
+        made.chmod(mode)
         with pytest.raises(SettingError, match="can be changed by other users"):
-            private_folder(folder)
+            private_folder(made)
 
 
 def test_a_link_and_another_user_s_folder_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
