@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from covey.contracts.errors import SettingError
-from covey.process.private import KEPT_VARIABLE, kept_folder, lines, private_folder, private_text
+from covey.process.private import KEPT_VARIABLE, kept_folder, private_folder
 from covey_client import files
 
 
@@ -40,19 +40,6 @@ def test_what_is_kept_lies_where_the_launcher_says_or_nowhere(tmp_path: Path, mo
     assert kept_folder("curves") is None
     monkeypatch.setenv(KEPT_VARIABLE, str(tmp_path))
     assert kept_folder("curves") == tmp_path / "curves"
-
-
-def test_lines_of_a_secret_file_have_words_and_a_place(tmp_path: Path) -> None:
-    path = tmp_path / "keys"
-    path.write_text("\ufeffa one  # the first\n\n# nobody\nb two 3\n", encoding="utf-8")
-    path.chmod(0o600)
-    assert list(lines(private_text(path), path)) == [
-        (f"{path}, line 1", ["a", "one"]),
-        (f"{path}, line 4", ["b", "two", "3"]),
-    ]
-    path.chmod(0o640)
-    with pytest.raises(SettingError, match=r"others may read it.*chmod 600"):
-        private_text(path)
 
 
 def test_a_file_is_written_whole_whoever_else_writes_it(tmp_path: Path) -> None:

@@ -29,7 +29,8 @@ def sealed(token: int) -> Ints:
 
 
 def test_a_file_names_servers_their_secrets_and_their_shares(tmp_path: Path) -> None:
-    found = read(listed(tmp_path, f"# servers\n\neast {EAST}\nwest {WEST} 2.5  # the large one\n"))
+    text = f"\ufeff# servers\n\neast {EAST}\nwest {WEST} 2.5  # the large one\n"
+    found = read(listed(tmp_path, text))
     assert found == [CallingServer("east", token_of(EAST)), CallingServer("west", token_of(WEST), 2.5)]
 
 
