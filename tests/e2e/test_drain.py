@@ -115,27 +115,26 @@ def test_requests_in_flight_end_whole_and_new_ones_are_refused(tmp_path: Path) -
 def test_who_is_hurt_while_a_server_drains(tmp_path: Path, hurt: str, way: signal.Signals, whole: bool) -> None:
     """Whoever can still be answered is, and nobody waits for the others; what is said of them is true."""
     settings = {"max_tokens": EMULATED, "min_tokens": EMULATED, "temperature": 1.0, "seed": 5}
-    with (
-        served(PROFILE, tmp_path, drain_seconds=3600.0) as server,
-        Client(server.grpc_url, timeout=SECONDS) as client,
-        ThreadPoolExecutor(2) as pool,
-    ):
-        known, begun = client.generate("Once upon a time", **settings).tokens, threading.Event()
+    with served(PROFILE, tmp_path, drain_seconds=3600.0) as server, ThreadPoolExecutor(2) as pool:
+        begun = threading.Event()
 
-        def whole_text() -> list[int]:
+        def ask_whole() -> tuple[int, ...]:
             tokens: list[int] = []
-            for chunk in client.stream("Once upon a time", **settings):
-                begun.set()
-                tokens += chunk.tokens
-            return tokens
+            with Client(server.grpc_url, timeout=SECONDS) as client:  # a server waits longer for who stays connected
+                for chunk in client.stream("Once upon a time", **settings):
+                    begun.set()
+                    tokens += chunk.tokens
+            return tuple(tokens)
 
-        asking = pool.submit(whole_text)
+        known = ask_whole()
+        begun.clear()
+        asking = pool.submit(ask_whole)
         assert begun.wait(SECONDS)
         stopping = pool.submit(server.stop)
         until(lambda: server.control.states().get("covey") != "READY", seconds=SECONDS)
         os.kill(processes.named(server.pid)[hurt], way)
         assert stopping.result(SECONDS) is whole
         if whole:
-            assert tuple(asking.result(SECONDS)) == known
+            assert asking.result(SECONDS) == known
         else:
             assert isinstance(asking.exception(SECONDS), CoveyClientError)

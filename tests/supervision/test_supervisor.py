@@ -55,6 +55,12 @@ def until_followed(cared: Supervisor, triton: Triton) -> None:
     until(followed)
 
 
+@pytest.fixture
+def searching(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Processes are searched for at each look."""
+    monkeypatch.setattr(supervisor, "FIND_SECONDS", 0.02)
+
+
 def until_back(cared: Supervisor, triton: Triton) -> None:
     """Wait until a model has been loaded and is followed."""
     assert triton.loaded.acquire(timeout=SECONDS)
@@ -85,6 +91,7 @@ def test_a_target_that_somebody_unloads_is_loaded(triton: Triton) -> None:
     assert triton.loaded.acquire(timeout=SECONDS)
 
 
+@pytest.mark.usefixtures("searching")
 def test_what_failed_to_load_is_loaded_unless_its_loader_sees_to_it_soon(triton: Triton, cared: Supervisor) -> None:
     """Whoever had it loaded may have ended meanwhile."""
     triton.unload("draft")
@@ -248,7 +255,6 @@ def elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
     """This process's children are the models' of any server."""
     found = processes.by_model
     monkeypatch.setattr(processes, "by_model", lambda _server: found(os.getpid()))
-    monkeypatch.setattr(supervisor, "FIND_SECONDS", 0.02)
 
 
 def starting(server: subprocess.Popen[bytes], states: Callable[[], dict[str, str]]) -> Supervisor:
@@ -315,7 +321,7 @@ def beside(triton: Triton, server: subprocess.Popen[bytes]) -> Supervisor:
     return cared
 
 
-@pytest.mark.usefixtures("elsewhere")
+@pytest.mark.usefixtures("elsewhere", "searching")
 def test_the_time_that_a_model_was_away_is_none_of_its_load(
     triton: Triton, server: subprocess.Popen[bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -331,7 +337,7 @@ def test_the_time_that_a_model_was_away_is_none_of_its_load(
     cared.stop(SECONDS)
 
 
-@pytest.mark.usefixtures("elsewhere")
+@pytest.mark.usefixtures("elsewhere", "searching")
 @pytest.mark.parametrize(("model", "ended"), [("tokenize", True), ("draft", False)])
 def test_a_death_that_triton_overlooks_in_a_reload_ends_the_server_but_for_a_drafter(
     triton: Triton, server: subprocess.Popen[bytes], monkeypatch: pytest.MonkeyPatch, model: str, ended: bool
@@ -348,7 +354,7 @@ def test_a_death_that_triton_overlooks_in_a_reload_ends_the_server_but_for_a_dra
     until_decided(cared, triton, server, ended)
 
 
-@pytest.mark.usefixtures("elsewhere")
+@pytest.mark.usefixtures("elsewhere", "searching")
 def test_a_reload_that_waits_for_its_turn_is_not_one_whose_process_was_lost(
     triton: Triton, server: subprocess.Popen[bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:
