@@ -115,7 +115,8 @@ def test_requests_in_flight_end_whole_and_new_ones_are_refused(tmp_path: Path) -
 def test_who_is_hurt_while_a_server_drains(tmp_path: Path, hurt: str, way: signal.Signals, whole: bool) -> None:
     """Whoever can still be answered is, and nobody waits for the others; what is said of them is true."""
     settings = {"max_tokens": EMULATED, "min_tokens": EMULATED, "temperature": 1.0, "seed": 5}
-    with served(PROFILE, tmp_path, drain_seconds=3600.0) as server, ThreadPoolExecutor(2) as pool:
+    options = {"drain_seconds": 3600.0, "stop_seconds": 2.0}  # Triton waits so long for a target that was reloaded
+    with served(PROFILE, tmp_path, **options) as server, ThreadPoolExecutor(2) as pool:
         begun = threading.Event()
 
         def ask_whole() -> tuple[int, ...]:
