@@ -40,5 +40,7 @@ def test_each_step_is_a_command_that_exists(kit: ModuleType, tmp_path: Path) -> 
         assert seconds > 0
         if name == "pair":
             assert parse(words).agreement == 0.7
+            (tmp_path / "pair").mkdir()
+            (tmp_path / "pair" / "aligned.toml").touch()  # which the step writes
         else:
             assert _parse(words)[0] == words[0]
