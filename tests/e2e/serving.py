@@ -1,10 +1,13 @@
-"""Servers of a test's own, and what a server's metrics say."""
+"""Servers of a test's own, what they are asked over HTTP and in streams, and what their metrics say."""
 
 from __future__ import annotations
 
+import json
 import re
+import threading
+import urllib.error
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -24,6 +27,22 @@ def served(profile: str, folder: Path, **changes: Any) -> Iterator[Server]:
         server.kill()
 
 
+def post(url: str, body: Any, seconds: float = 60.0) -> tuple[int, str]:
+    """Return the status and the text of an answer or an error. A body that is no bytes is sent as JSON."""
+    raw = body if isinstance(body, bytes) else json.dumps(body).encode()
+    try:
+        with urllib.request.urlopen(f"http://{url}", raw, timeout=seconds) as answer:
+            return answer.status, answer.read().decode(errors="replace")
+    except urllib.error.HTTPError as error:
+        with error:
+            return error.code, error.read().decode(errors="replace")
+
+
+def generate(server: Server, model: str, **fields: Any) -> dict[str, Any]:
+    """Return what Triton's `generate` answers."""
+    return dict(json.loads(post(f"{server.http_url}/v2/models/{model}/generate", fields)[1]))
+
+
 def total(server: Server, name: str, **labels: str) -> float:
     """The sum over the series of a metric that carry the labels."""
     with urllib.request.urlopen(server.metrics_url, timeout=10) as response:
@@ -39,3 +58,27 @@ def works(server: Server, model: str) -> bool:
             return bool(client.generate("Once upon a time", max_tokens=3, speculation="off").tokens)
     except CoveyClientError:
         return False
+
+
+@contextmanager
+def streams(server: Server, prompt: str, settings: dict[str, Any], own: Sequence[dict[str, Any]]) -> Iterator[None]:
+    """Requests run meanwhile, one after the other in a thread for each of `own`, and say what they said without it."""
+    ended, found = threading.Event(), list[tuple[int, ...]]()
+    with Client(server.grpc_url, timeout=180) as client:
+        alone = client.generate(prompt, **settings).tokens
+
+        def run(more: dict[str, Any]) -> None:
+            while not ended.is_set():
+                found.append(client.generate(prompt, **settings, **more).tokens)
+
+        running = [threading.Thread(target=run, args=(more,)) for more in own]
+        for thread in running:
+            thread.start()
+        try:
+            yield
+        finally:
+            ended.set()
+            for thread in running:
+                thread.join()
+    assert set(found) == {alone}
+    assert len(found) >= len(own)

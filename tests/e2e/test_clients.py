@@ -1,6 +1,5 @@
 """Clients that others made find Covey as they are: litellm, LangChain, instructor, lm-eval and aiperf, each in an
-environment of its own (aiperf wants another numpy than the server), and a page in a browser, by itself and through a
-proxy."""
+environment of its own (aiperf wants another numpy than the server), and a page in a browser."""
 
 from __future__ import annotations
 
@@ -9,24 +8,22 @@ import http.server
 import json
 import os
 import shutil
-import socket
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import openai
 import pytest
 
 from covey.contracts import profile
-from covey.launcher import FREE, Server
+from covey.launcher import Server
 from covey.launcher.front import Front
-from tests.e2e.test_openai import MESSAGES, running
+from tests.e2e.serving import total
+from tests.e2e.test_openai import MESSAGES
+from tests.fronts import fronting, library
+from tests.waiting import until
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slow]
 
@@ -53,18 +50,25 @@ def environment(package: str, *beside: str) -> Path:
 
 def asked(front: Front, **more: Any) -> str:
     """What OpenAI's own library is answered."""
-    with openai.OpenAI(base_url=f"http://{front.http_url}/v1", api_key="none", max_retries=0) as client:
+    with library(front) as client:
         said = client.chat.completions.create(model="covey", messages=MESSAGES, temperature=0.0, **more)
     return said.choices[0].message.content or ""
 
 
-def test_litellm(front: Front) -> None:
-    python = environment("litellm", "mcp") / "python"  # which it imports where there are tools
-    words = [str(python), str(CLIENTS / "litellm_asks.py"), f"http://{front.http_url}/v1"]
-    alone = {**os.environ, "LITELLM_LOCAL_MODEL_COST_MAP": "True"}  # it would fetch a list of prices
-    ran = subprocess.run(words, check=False, capture_output=True, text=True, timeout=2 * SECONDS, env=alone)
+def told(script: str, front: Front, packages: tuple[str, ...], *words: object, **own: str) -> Any:
+    """What a script of `clients` says of the front, which it asks by the first of these packages."""
+    python = environment(*packages) / "python"
+    command = [str(python), str(CLIENTS / f"{script}_asks.py"), f"http://{front.http_url}/v1", *map(str, words)]
+    ran = subprocess.run(
+        command, check=False, capture_output=True, text=True, timeout=2 * SECONDS, env={**os.environ, **own}
+    )
     assert ran.returncode == 0, ran.stderr[-3000:]
-    found = json.loads(ran.stdout.splitlines()[-1])
+    return json.loads(ran.stdout.splitlines()[-1])
+
+
+def test_litellm(front: Front) -> None:
+    packages = ("litellm", "mcp")  # which it imports where there are tools
+    found = told("litellm", front, packages, LITELLM_LOCAL_MODEL_COST_MAP="True")  # it would fetch a list of prices
     assert found["whole"] == found["streamed"] == asked(front, max_tokens=16)
     assert found["counted"] == [16, 16]
     assert found["called"][0] == ["weather", {"place": "Rome"}]
@@ -74,11 +78,7 @@ def test_litellm(front: Front) -> None:
 
 
 def test_langchain(front: Front) -> None:
-    python = environment("langchain-openai") / "python"
-    words = [str(python), str(CLIENTS / "langchain_asks.py"), f"http://{front.http_url}/v1"]
-    ran = subprocess.run(words, check=False, capture_output=True, text=True, timeout=2 * SECONDS)
-    assert ran.returncode == 0, ran.stderr[-3000:]
-    found = json.loads(ran.stdout.splitlines()[-1])
+    found = told("langchain", front, ("langchain-openai",))
     assert found["whole"] == asked(front, max_tokens=16)
     assert [found["whole"]] * 4 == [found["streamed"], found["responses"], *found["batch"]]
     assert found["counted"] == [16, 16, 16]
@@ -89,35 +89,23 @@ def test_langchain(front: Front) -> None:
 
 
 def test_instructor(front: Front) -> None:
-    words = [
-        str(environment("instructor") / "python"),
-        str(CLIENTS / "instructor_asks.py"),
-        f"http://{front.http_url}/v1",
-    ]
-    ran = subprocess.run(words, check=False, capture_output=True, text=True, timeout=2 * SECONDS)
-    assert ran.returncode == 0, ran.stderr[-3000:]
-    found = json.loads(ran.stdout.splitlines()[-1])
+    found = told("instructor", front, ("instructor",))
     assert found["place"] in ("Rome", "Oslo")
     assert found["rain"] in (True, False)
 
 
 def test_lm_eval(server: Server, front: Front, tmp_path: Path) -> None:
     """Texts are scored, and written, as OpenAI's own library is told."""
-    python = environment("lm-eval", "lm-eval[api]", "transformers") / "python"
-    url, tokenizer = f"http://{front.http_url}/v1", server.options.repository_folder() / "target" / "1"
-    words = [str(python), str(CLIENTS / "lm_eval_asks.py"), url, str(tokenizer), str(tmp_path)]
-    alone = {**os.environ, "HF_HUB_OFFLINE": "1", "HF_HOME": str(tmp_path)}
-    ran = subprocess.run(words, check=False, capture_output=True, text=True, timeout=2 * SECONDS, env=alone)
-    assert ran.returncode == 0, ran.stderr[-3000:]
-    found = json.loads(ran.stdout.splitlines()[-1])
+    packages, tokenizer = ("lm-eval", "lm-eval[api]", "transformers"), server.options.repository_folder() / "target/1"
+    found = told("lm_eval", front, packages, tokenizer, tmp_path, HF_HUB_OFFLINE="1", HF_HOME=str(tmp_path))
     own = []
-    with openai.OpenAI(base_url=url, api_key="none", max_retries=0) as client:
+    with library(front) as client:
         for choice in found["choices"]:
             text = found["text"] + choice
             scores = client.completions.create(model="covey", prompt=text, echo=True, max_tokens=0, logprobs=1)
-            told = scores.choices[0].logprobs
-            assert told is not None
-            places = zip(told.text_offset or [], told.token_logprobs or [])
+            told_scores = scores.choices[0].logprobs
+            assert told_scores is not None
+            places = zip(told_scores.text_offset or [], told_scores.token_logprobs or [])
             own.append(sum(score for at, score in places if at >= len(found["text"]) and score is not None))
         written = client.completions.create(
             model="covey", prompt=found["text"], max_tokens=12, temperature=0.0, stop=["\n"]
@@ -171,33 +159,7 @@ def page() -> Iterator[tuple[str, type[Pages]]]:
         made.server_close()
 
 
-@contextmanager
-def through(proxy: str, front: Front, folder: Path) -> Iterator[str]:
-    """The address of the door, or of a proxy before it."""
-    if not proxy:
-        yield front.http_url
-        return
-    if shutil.which(proxy) is None:
-        pytest.skip(f"{proxy} is not installed")
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        port = listener.getsockname()[1]
-    (folder / "nginx.conf").write_text(
-        f"daemon off; pid {folder}/pid; error_log {folder}/errors; events {{}}\n"
-        f"http {{ access_log off; client_body_temp_path {folder}/body; proxy_temp_path {folder}/proxy;"
-        f" fastcgi_temp_path {folder}/f; uwsgi_temp_path {folder}/u; scgi_temp_path {folder}/s;\n"
-        f"server {{ listen 127.0.0.1:{port}; location / {{ proxy_pass http://{front.http_url};"
-        " proxy_http_version 1.1; } } }\n"
-    )
-    running_one = subprocess.Popen([proxy, "-c", str(folder / "nginx.conf"), "-e", str(folder / "errors")])
-    try:
-        yield f"127.0.0.1:{port}"
-    finally:
-        running_one.terminate()
-        running_one.wait(10)
-
-
-@pytest.mark.parametrize("proxy", ["", "nginx"])
-def test_a_page_in_a_browser(server: Server, page: tuple[str, type[Pages]], tmp_path: Path, proxy: str) -> None:
+def test_a_page_in_a_browser(server: Server, page: tuple[str, type[Pages]], tmp_path: Path) -> None:
     browser = shutil.which("chromium") or shutil.which("google-chrome")
     if browser is None:
         pytest.skip("neither chromium nor google-chrome is installed")
@@ -206,31 +168,22 @@ def test_a_page_in_a_browser(server: Server, page: tuple[str, type[Pages]], tmp_
     own.write_text(
         f'{profile.find(server.options.profile).read_text(encoding="utf-8")}\n[front]\norigins = ["{origin}"]\n'
     )
-    front = Front(replace(server.options, front_http_port=FREE, front_grpc_port=FREE, profile=str(own)), server.deaths)
-    front.start()
-    try:
-        with through(proxy, front, tmp_path) as door:
-            words = [browser, "--headless", "--no-sandbox", "--disable-gpu", f"--user-data-dir={tmp_path / 'browser'}"]
-            looking = subprocess.Popen(
-                [*words, f"{origin}/page.html?door=http://{door}"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
-            )
-            try:
-                until = time.monotonic() + SECONDS
-                while pages.found is None:
-                    assert time.monotonic() < until, "the page found nothing"
-                    time.sleep(0.05)
-            finally:
-                looking.terminate()
-                looking.wait(30)
+    words = [browser, "--headless", "--no-sandbox", "--disable-gpu", f"--user-data-dir={tmp_path / 'browser'}"]
+    with fronting(server, profile=str(own)) as front:
+        looking = subprocess.Popen(
+            [*words, f"{origin}/page.html?door=http://{front.http_url}"],
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
+        try:
+            until(lambda: pages.found is not None, lambda: "the page found nothing", SECONDS)
+        finally:
+            looking.terminate()
+            looking.wait(30)
         found = pages.found
         assert "error" not in found, found
         assert found["whole"] == asked(front, max_tokens=24)
         assert found["streamed"] == asked(front, max_tokens=200, extra_body={"ignore_eos": True})
         assert found["apart"] > 100, "the events came together: something keeps them"
         assert found["refused"] == [400, "temperature"]
-        left = time.monotonic()
-        while running(server):
-            assert time.monotonic() - left < 5, "what the page left goes on"
-            time.sleep(0.02)
-    finally:
-        front.stop()
+        until(lambda: not total(server, "covey_requests_running"), lambda: "what the page left goes on", 5.0)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -18,51 +17,12 @@ from covey_client.cli import main
 from covey_client.costs.table import CostTable
 from covey_client.reports import Reports
 from covey_client.status import read
+from tests.e2e.serving import served, total
+from tests.waiting import until
 
 pytestmark = pytest.mark.e2e
 
 PROMPT = "User: Do you like films?\nAssistant:"
-PROFILE = """
-models = ["target", "covey", "draft_general"]
-[target]
-threads = 1
-[speculation]
-drafters = ["draft_general"]
-costs = "{costs}"
-"""
-
-
-def options(folder: Path, costs: Path) -> Options:
-    profile = folder / "mine.toml"
-    profile.write_text(PROFILE.format(costs=costs))
-    return Options(**FREE_PORTS, profile=str(profile), log_file=folder / "tritonserver.log", drain_seconds=10.0)
-
-
-@contextlib.contextmanager
-def unloaded(server: Server, model: str) -> Iterator[None]:
-    control = replace(server.control, seconds=60.0)
-    control.unload(model)
-    until = time.monotonic() + 60
-    while control.states()[model] != "UNAVAILABLE":
-        assert time.monotonic() < until
-        time.sleep(0.1)
-    yield
-    control.load(model)
-
-
-def test_the_first_choice_is_by_the_table_that_is_named(tmp_path: Path) -> None:
-    costs, counts = tmp_path / "measured.json", ((1, 1), (1, 3), (8, 8), (8, 24))
-    verify = tuple((rows, tokens, 0.05) for rows, tokens in counts)
-    draft = {"draft_general": ((1, 2, 0.004), (8, 2, 0.004))}
-    overhead, plain = ((1, 0.003), (8, 0.003)), ((1, 0.053), (8, 0.053))
-    CostTable("measured", "made up", verify, overhead, draft, plain=plain).save(costs)
-    with Server(options(tmp_path, costs)) as fresh:
-        with Client(fresh.grpc_url) as client:
-            client.generate(PROMPT, max_tokens=60)
-        first = Reports(fresh.http_url).decisions(256)["decisions"][0]
-        assert first["predicted"][0] == pytest.approx(0.053, rel=0.5), "known before anything was measured here"
-
-
 UNTOLD = """
 models = ["target", "covey", "draft_emulated"]
 [target]
@@ -74,6 +34,30 @@ acceptance = ["draft_emulated:0.6"]
 [speculation]
 drafters = ["draft_emulated"]
 """
+
+
+@contextlib.contextmanager
+def unloaded(server: Server, model: str) -> Iterator[None]:
+    control = replace(server.control, seconds=60.0)
+    control.unload(model)
+    until(lambda: control.states()[model] == "UNAVAILABLE")
+    yield
+    control.load(model)
+
+
+def test_the_first_choice_is_by_the_table_that_is_named(tmp_path: Path) -> None:
+    costs, counts = tmp_path / "measured.json", ((1, 1), (1, 3), (8, 8), (8, 24))
+    verify = tuple((rows, tokens, 0.05) for rows, tokens in counts)
+    draft = {"draft_emulated": ((1, 2, 0.004), (8, 2, 0.004))}
+    overhead, plain = ((1, 0.003), (8, 0.003)), ((1, 0.053), (8, 0.053))
+    CostTable("measured", "made up", verify, overhead, draft, plain=plain).save(costs)
+    with served(f'{UNTOLD}costs = "{costs}"\n', tmp_path) as fresh:
+        with Client(fresh.grpc_url) as client:
+            client.generate(PROMPT, max_tokens=60)
+        first = Reports(fresh.http_url).decisions(256)["decisions"][0]
+        assert first["predicted"][0] == pytest.approx(0.053, rel=0.5), "known before anything was measured here"
+
+
 ANEW, BUSY = "cost curves measured in", "the machine was busy with other work"
 ATTEMPTS = 4
 
@@ -109,12 +93,6 @@ def test_it_is_ready_when_it_has_measured_and_keeps_what_it_measured(tmp_path: P
                 pass
             client.generate(PROMPT, max_tokens=4)
         assert first.log_text().count(ANEW) == 1, "a reload does not measure"
-    curves.write_text("{")
-    with _quiet(given) as again:
-        log = again.log_text()
-        assert f"measuring again: cost table {curves}" in log
-        assert ANEW in log
-    assert load_costs(curves).plain
 
 
 def test_decisions_are_explained(server: Server, capsys: pytest.CaptureFixture[str]) -> None:
@@ -133,13 +111,7 @@ def test_decisions_are_explained(server: Server, capsys: pytest.CaptureFixture[s
 def test_choices_are_counted_in_metrics(server: Server) -> None:
     with Client(server.grpc_url) as client:
         client.generate(PROMPT, max_tokens=40)
-    until = time.monotonic() + 30
-    while time.monotonic() < until:
-        samples = read(server.http_url, server.metrics_url.split("/")[2]).samples
-        rounds = [sample for sample in samples if sample.name == "covey_planner_rounds_total"]
-        observed = [sample.value for sample in samples if sample.name == "covey_planner_observed_seconds_total"]
-        if rounds and sum(observed) > 0:
-            break
-        time.sleep(0.1)
+    until(lambda: total(server, "covey_planner_observed_seconds_total") > 0)
+    samples = read(server.http_url, server.metrics_url.split("/")[2]).samples
+    rounds = [sample for sample in samples if sample.name == "covey_planner_rounds_total"]
     assert {"depth", "why"} <= set(rounds[0].labels)
-    assert sum(observed) > 0

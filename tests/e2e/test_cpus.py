@@ -1,14 +1,10 @@
-"""A server on other CPUs than this one: code is compiled from nothing, and drafts change no text.
-
-A CPU with instructions that this machine lacks has its code compiled only: what that would lack there shows as well.
-"""
+"""A server on lesser CPUs than this one: it compiles code for them at its first start, and drafts change no text."""
 
 from __future__ import annotations
 
 import json
 import os
 import re
-import shutil
 import signal
 import subprocess
 import sys
@@ -20,7 +16,6 @@ from typing import Any
 
 import pytest
 
-import covey
 from covey.models.native import compiled
 from covey.process import cpu
 from covey.process.private import KEPT_VARIABLE
@@ -34,6 +29,11 @@ GRID = (
     "tests/models/test_byte_tiles.py",
 )
 PROMPTS = ("English: Where is the station?\nGerman:", "def read_lines(path):\n", "User: Do you like films?\nAssistant:")
+PROFILE = """
+models = ["target", "covey", "draft_general"]
+[speculation]
+drafters = ["draft_general"]
+"""
 PORTS = ("--http-port", "--grpc-port", "--metrics-port", "--front-http-port", "--front-grpc-port")
 
 
@@ -60,7 +60,7 @@ def launched(log: Path, own: Mapping[str, str], *more: str) -> Iterator[str]:
     with log.open("w") as output:
         launcher = subprocess.Popen(words, env=own, stdout=output, stderr=subprocess.STDOUT)
     try:
-        until(lambda: "Covey is ready" in log.read_text() or launcher.poll() is not None, log.read_text, 150)
+        until(lambda: "Covey is ready" in log.read_text() or launcher.poll() is not None, log.read_text, 280)
         yield log.read_text()
     finally:
         launcher.send_signal(signal.SIGINT)
@@ -81,14 +81,11 @@ def check_texts(ready: str) -> None:
 
 @pytest.mark.parametrize("name", ["haswell", pytest.param("cascadelake", marks=pytest.mark.slow)])
 def test_a_server_starts_and_answers(tmp_path: Path, name: str) -> None:
-    own = environment(name) | {KEPT_VARIABLE: str(tmp_path)}
-    made = subprocess.run(
-        [sys.executable, "-m", "covey.models.native"], env=own, capture_output=True, text=True, check=True, timeout=280
-    )
-    assert "PyTorch" not in made.stdout
     if not runs_here(name):
-        return
-    with launched(tmp_path / "said", own) as ready:
+        pytest.skip(f"this CPU has not all instructions of {name}")
+    (tmp_path / "one.toml").write_text(PROFILE)
+    own = environment(name) | {KEPT_VARIABLE: str(tmp_path)}
+    with launched(tmp_path / "said", own, "--profile", str(tmp_path / "one.toml")) as ready:
         assert f"The target is in float32, weights in bfloat16, invariant numerics, for {name} (" in ready
         check_texts(ready)
 
@@ -111,13 +108,6 @@ def test_the_grids_of_exactness_hold(name: str) -> None:
     assert done.returncode == 0, done.stdout[-4000:]
 
 
-PROFILE = """
-models = ["target", "covey", "draft_general"]
-[speculation]
-drafters = ["draft_general"]
-"""
-
-
 @pytest.mark.slow
 def test_without_avx2_pytorch_serves(tmp_path: Path) -> None:
     (tmp_path / "one.toml").write_text(PROFILE)
@@ -128,22 +118,3 @@ def test_without_avx2_pytorch_serves(tmp_path: Path) -> None:
         )
         address = re.findall(r"http://\S+/generate(?= )", ready)[0]
         assert asked(address, text_input=PROMPTS[0], max_tokens=8)["text_output"]
-
-
-def test_a_compiler_that_crashes_ends_no_start(tmp_path: Path) -> None:
-    """The launcher's package is a copy, of which nothing is compiled. `tests/models/test_compiled.py` sees what models
-    do then."""
-    shutil.copytree(Path(covey.__file__).parent, tmp_path / "covey", ignore=shutil.ignore_patterns("__pycache__"))
-    (tmp_path / "llvmlite").mkdir()
-    code = "import os, sys\nprint('LLVM ERROR: no such symbol', file=sys.stderr, flush=True)\nos.abort()\n"
-    (tmp_path / "llvmlite" / "__init__.py").write_text(code)
-    (tmp_path / "one.toml").write_text(PROFILE)
-    backends = Path(covey.__file__).parents[1]
-    own = os.environ | {
-        "PYTHONPATH": str(tmp_path),
-        "COVEY_BACKENDS": str(backends),
-        "COVEY_MODEL_REPOSITORY": str(backends.parent / "model_repository"),
-    }
-    with launched(tmp_path / "said", own, "--profile", str(tmp_path / "one.toml")) as ready:
-        assert f"the compiler for {cpu.label()} was ended by SIGABRT: LLVM ERROR: no such symbol" in ready
-        assert "Covey is ready" in ready

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import signal
 import threading
 import time
-import urllib.error
 import urllib.request
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -20,7 +18,8 @@ from covey.launcher import FREE_PORTS, Options, Server
 from covey.supervision import processes
 from covey_client import Client, CoveyClientError
 from tests.bundled import MODELS
-from tests.e2e.serving import served, total
+from tests.e2e.serving import generate, served, total
+from tests.waiting import until
 
 pytestmark = pytest.mark.e2e
 
@@ -40,15 +39,9 @@ TOKENS = 700
 EMULATED = 250  # of 15 ms each: a drain and a death come sooner
 
 
-def generate(server: Server, model: str, tokens: int) -> dict[str, Any]:
-    body = {"text_input": "Once upon a time", "max_tokens": tokens, "min_tokens": tokens, "temperature": 1.0, "seed": 3}
-    url = f"http://{server.http_url}/v2/models/{model}/generate"
-    try:
-        with urllib.request.urlopen(url, json.dumps(body).encode(), timeout=60) as response:
-            return dict(json.loads(response.read()))
-    except urllib.error.HTTPError as error:
-        with error:
-            return {"status": error.code} | dict(json.loads(error.read()))
+def ask(server: Server, model: str, tokens: int) -> dict[str, Any]:
+    fields = {"max_tokens": tokens, "min_tokens": tokens, "temperature": 1.0, "seed": 3}
+    return generate(server, model, text_input="Once upon a time", **fields)
 
 
 ENDLESS = "(?:a|a|aa)+$"  # a Split's pattern: of 16 letters a, and something else, it tries for a tenth of a second
@@ -68,12 +61,10 @@ def endless(folder: Path) -> Path:
     [("covey", 6000), *(pytest.param(*case, marks=pytest.mark.slow) for case in (("covey", 200), ("ensemble", 1000)))],
 )
 def test_a_tokenizer_that_never_ends_does_not_hold_up_the_stop(model: str, length: int, tmp_path: Path) -> None:
-    profile = tmp_path / "own.toml"
-    folder = f'[target]\nfolder = "{endless(tmp_path)}"'
     names = '"target", "covey", "ensemble", "tokenize", "detokenize"'
-    profile.write_text(PROFILE.replace("[target]", folder).replace('"target", "covey"', names))
-    server = Server(Options(profile=str(profile), **FREE_PORTS, log_file=tmp_path / "tritonserver.log"))
-    with server, ThreadPoolExecutor(1) as caller:
+    profile = PROFILE.replace('"target", "covey"', names)
+    profile = profile.replace("[target]", f'[target]\nfolder = "{endless(tmp_path)}"')
+    with served(profile, tmp_path) as server, ThreadPoolExecutor(1) as caller:
         body = {"text_input": ("a" * 16 + "!") * length, "max_tokens": 3}
         url = f"http://{server.http_url}/v2/models/{model}/generate"
         asked = caller.submit(urllib.request.urlopen, url, json.dumps(body).encode(), timeout=120)
@@ -92,34 +83,24 @@ def test_requests_in_flight_end_whole_and_new_ones_are_refused(tmp_path: Path) -
         models=("target", "tokenize", "detokenize", *PUBLIC),
         drain_seconds=60.0,
     )
-    with Server(options) as server:
-        answers: dict[str, dict[str, Any]] = {}
+    with Server(options) as server, ThreadPoolExecutor(4) as pool:
+        running = {model: pool.submit(ask, server, model, TOKENS) for model in PUBLIC}
+        until(lambda: total(server, "covey_requests_running") == len(PUBLIC))
+        stopping, late = pool.submit(server.stop), dict[str, dict[str, Any]]()
 
-        def ask(model: str) -> None:
-            answers[model] = generate(server, model, TOKENS)
+        def refused() -> bool:
+            said = {model: ask(server, model, 1) for model in PUBLIC if model not in late}
+            late.update({model: answer for model, answer in said.items() if "error" in answer})
+            return len(late) == len(PUBLIC)
 
-        threads = [threading.Thread(target=ask, args=(model,)) for model in PUBLIC]
-        for thread in threads:
-            thread.start()
-        until = time.monotonic() + 60
-        while total(server, "covey_requests_running") < len(PUBLIC):
-            assert time.monotonic() < until, answers
-        drained: list[bool] = []
-        stopping = threading.Thread(target=lambda: drained.append(server.stop()))
-        stopping.start()
-        late: dict[str, dict[str, Any]] = {}
-        while len(late) < len(PUBLIC):
-            said = {model: generate(server, model, 1) for model in PUBLIC if model not in late}
-            late |= {model: answer for model, answer in said.items() if "error" in answer}
-            assert time.monotonic() < until, said
-        assert not answers, "the machine is too fast for this test: more tokens"
-        for thread in (*threads, stopping):
-            thread.join()
+        until(refused)
+        assert not any(each.done() for each in running.values()), "the machine is too fast for this test: more tokens"
+        answers = {model: each.result() for model, each in running.items()}
     assert {model: answer.get("num_output_tokens") for model, answer in answers.items()} == dict.fromkeys(
         PUBLIC, TOKENS
     ), answers
     assert "draining" in late["covey"]["error"]
-    assert drained == [True]
+    assert stopping.result()
 
 
 @pytest.mark.parametrize(
@@ -134,31 +115,27 @@ def test_requests_in_flight_end_whole_and_new_ones_are_refused(tmp_path: Path) -
 def test_who_is_hurt_while_a_server_drains(tmp_path: Path, hurt: str, way: signal.Signals, whole: bool) -> None:
     """Whoever can still be answered is, and nobody waits for the others; what is said of them is true."""
     settings = {"max_tokens": EMULATED, "min_tokens": EMULATED, "temperature": 1.0, "seed": 5}
-    with served(PROFILE, tmp_path, drain_seconds=3600.0) as server, Client(server.grpc_url, timeout=SECONDS) as client:
-        known = client.generate("Once upon a time", **settings).tokens
-        found: list[tuple[int, ...]] = []
-
+    options = {"drain_seconds": 3600.0, "stop_seconds": 2.0}  # Triton waits so long for a target that was reloaded
+    with served(PROFILE, tmp_path, **options) as server, ThreadPoolExecutor(2) as pool:
         begun = threading.Event()
 
-        def ask() -> None:
+        def ask_whole() -> tuple[int, ...]:
             tokens: list[int] = []
-            with contextlib.suppress(CoveyClientError):
+            with Client(server.grpc_url, timeout=SECONDS) as client:  # a server waits longer for who stays connected
                 for chunk in client.stream("Once upon a time", **settings):
                     begun.set()
                     tokens += chunk.tokens
-                found.append(tuple(tokens))
+            return tuple(tokens)
 
-        drained: list[bool] = []
-        asking = threading.Thread(target=ask)
-        stopping = threading.Thread(target=lambda: drained.append(server.stop()), daemon=True)
-        asking.start()
+        known = ask_whole()
+        begun.clear()
+        asking = pool.submit(ask_whole)
         assert begun.wait(SECONDS)
-        stopping.start()
-        until = time.monotonic() + SECONDS
-        while server.control.states().get("covey") == "READY":
-            assert time.monotonic() < until
+        stopping = pool.submit(server.stop)
+        until(lambda: server.control.states().get("covey") != "READY", seconds=SECONDS)
         os.kill(processes.named(server.pid)[hurt], way)
-        for thread in (stopping, asking):
-            thread.join(SECONDS)
-        assert drained == [whole]
-    assert found == ([known] if whole else [])
+        assert stopping.result(SECONDS) is whole
+        if whole:
+            assert asking.result(SECONDS) == known
+        else:
+            assert isinstance(asking.exception(SECONDS), CoveyClientError)

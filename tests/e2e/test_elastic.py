@@ -5,10 +5,8 @@ from __future__ import annotations
 import json
 import os
 import signal
-import threading
-import urllib.request
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -17,11 +15,11 @@ import pytest
 
 from covey.launcher import Server
 from covey.supervision import processes
-from covey_client import Client, InvalidRequest
 from covey_client.cli import main
 from covey_client.reports import Reports
 from tests import waiting
-from tests.e2e.serving import served
+from tests.e2e.serving import generate, served
+from tests.e2e.serving import streams as served_meanwhile
 
 pytestmark = pytest.mark.e2e
 
@@ -122,30 +120,9 @@ def largest(pid: int) -> int:
     return int(pool.private_clean + pool.private_dirty)
 
 
-@contextmanager
-def streams(server: Server, count: int, **settings: Any) -> Iterator[list[tuple[int, ...]]]:
-    """Requests run meanwhile, one after the other in each of so many threads, and say what they said alone."""
-    whole = {"max_tokens": 200, "min_tokens": 200, "temperature": 1.0, "seed": 11, **settings}
-    ended = threading.Event()
-    found: list[tuple[int, ...]] = []
-    with Client(server.grpc_url, timeout=SECONDS) as client:
-        alone = client.generate(PROMPT, **whole).tokens
-
-        def run() -> None:
-            while not ended.is_set():
-                found.append(client.generate(PROMPT, **whole).tokens)
-
-        running = [threading.Thread(target=run) for _ in range(count)]
-        for thread in running:
-            thread.start()
-        try:
-            yield found
-        finally:
-            ended.set()
-            for thread in running:
-                thread.join()
-    assert len(found) >= count
-    assert set(found) == {alone}
+def streams(server: Server, count: int, min_tokens: int = 0) -> AbstractContextManager[None]:
+    settings = {"max_tokens": 200, "min_tokens": min_tokens, "temperature": 1.0, "seed": 11}
+    return served_meanwhile(server, PROMPT, settings, [{}] * count)
 
 
 def test_a_burst_has_drafters_leave_and_calm_brings_them_back(tmp_path: Path) -> None:
@@ -153,7 +130,7 @@ def test_a_burst_has_drafters_leave_and_calm_brings_them_back(tmp_path: Path) ->
         until(server, lambda: all(each["bytes"] for each in memory(server)["drafters"].values()))
         before, target = memory(server), processes.named(server.pid)["target"]
         assert set(states(server).values()) == {"serving"}
-        with streams(server, 40):
+        with streams(server, 40, 200):
             until(server, lambda: gone(server))
             until(server, lambda: 0.99 * freed(server, before) < memory(server)["pool_bytes"] - before["pool_bytes"])
             found = memory(server)
@@ -167,7 +144,7 @@ def test_a_burst_has_drafters_leave_and_calm_brings_them_back(tmp_path: Path) ->
 
 @pytest.mark.parametrize("transitions", [4, pytest.param(100, marks=pytest.mark.slow)])
 def test_transitions_under_load_change_no_text(emulated: Server, transitions: int) -> None:
-    with streams(emulated, 3, min_tokens=0):
+    with streams(emulated, 3):
         for turn in range(transitions // 2):
             name = ("draft_code", "draft_math")[turn % 2]
             wish(emulated, "unload", name)
@@ -191,7 +168,7 @@ def killed(server: Server, name: str) -> None:
 
 def test_a_death_while_it_leaves_is_overcome(emulated: Server) -> None:
     """The move is finished, the requests go on, and no bytes are lost."""
-    with streams(emulated, 3, min_tokens=0):
+    with streams(emulated, 3):
         wish(emulated, "unload", "draft_code")
         killed(emulated, "draft_code")
         until(emulated, lambda: is_away(emulated, "draft_code"))
@@ -207,7 +184,7 @@ def test_a_death_as_it_begins_to_load_keeps_nobody_else(tmp_path: Path) -> None:
     with served(EMULATED, tmp_path) as server:
         wish(server, "unload", "draft_code")
         until(server, lambda: is_away(server, "draft_code"))
-        with streams(server, 3, min_tokens=0):
+        with streams(server, 3):
             wish(server, "load", "draft_code")
             killed(server, "draft_code")
             overlooked = "the process of draft_code ended while it was loading, and the server has not noticed"
@@ -221,17 +198,9 @@ def test_a_death_as_it_begins_to_load_keeps_nobody_else(tmp_path: Path) -> None:
             until(server, lambda: memory(server)["blocks_gained"] == before)
 
 
-def test_only_the_administrator_decides(emulated: Server) -> None:
-    with pytest.raises(InvalidRequest, match="admin_secret"):
-        Reports(emulated.http_url).wish("unload", "draft_code", "guessed")
-    assert memory(emulated)["drafters"]["draft_code"]["wish"] == "auto"
-
-
 @pytest.mark.parametrize("model", ["covey", "covey_unary", "ensemble"])
 def test_every_model_says_that_it_is_emulated(emulated: Server, model: str) -> None:
-    body = json.dumps({"text_input": PROMPT, "max_tokens": 4}).encode()
-    with urllib.request.urlopen(f"http://{emulated.http_url}/v2/models/{model}/generate", body, timeout=60) as answer:
-        assert json.load(answer)["emulated"] is True
+    assert generate(emulated, model, text_input=PROMPT, max_tokens=4)["emulated"] is True
 
 
 def test_status_says_so_too(emulated: Server, capsys: pytest.CaptureFixture[str]) -> None:

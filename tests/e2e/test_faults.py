@@ -3,30 +3,27 @@
 from __future__ import annotations
 
 import contextlib
-import http.client
 import json
 import os
 import re
 import signal
 import threading
 import time
-import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 
 import pytest
 
 from covey.contracts.types import NO_INTS, TargetWork, Trees
-from covey.launcher import FREE, Server, backend_dir
-from covey.launcher.front import Front
+from covey.launcher import Server, backend_dir
 from covey.launcher.options import SOURCE
 from covey.supervision import processes, rules
 from covey.wire import codec
-from covey_client import Client, ConnectionLost, CoveyClientError, Overloaded, ServerError
+from covey_client import Client, CoveyClientError, Overloaded, ServerError
 from loadtest.attack import spin
-from tests.e2e.serving import served, total, works
+from tests.e2e.serving import post, served, total, works
+from tests.fronts import fronting
 from tests.waiting import until
 
 pytestmark = pytest.mark.e2e
@@ -86,17 +83,6 @@ def mortal(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
         yield running
 
 
-def infer(server: Server, model: str, message: list[int]) -> str:
-    """The error that a message from outside is answered with."""
-    tensor = {"name": codec.REQUEST_TENSOR, "datatype": "INT32", "shape": [len(message)], "data": message}
-    body = json.dumps({"inputs": [tensor]}).encode()
-    request = urllib.request.Request(f"http://{server.http_url}/v2/models/{model}/infer", body)
-    with pytest.raises(urllib.error.HTTPError) as caught:
-        urllib.request.urlopen(request, timeout=30)
-    with caught.value as response:
-        return response.read().decode()
-
-
 def slowest_load(log: str) -> float:
     """Return the longest time in seconds that a load of the target took, of those since the first."""
     found = re.findall(
@@ -119,29 +105,27 @@ def test_forged_messages_disturb_nobody(mortal: Server) -> None:
             if not tokens:
                 for token in (0, 1):
                     codec.seal(forged, token)
+                    tensor = {"name": codec.REQUEST_TENSOR, "datatype": "INT32", "shape": [len(forged)]}
+                    body = {"inputs": [tensor | {"data": forged.tolist()}]}
                     for model in ("target", "draft_code"):
-                        assert "not of this server" in infer(mortal, model, forged.tolist())
+                        assert "not of this server" in post(f"{mortal.http_url}/v2/models/{model}/infer", body)[1]
             tokens += chunk.tokens
     assert tuple(tokens) == undisturbed
 
 
 def test_the_log_names_a_request_as_its_answer_does(mortal: Server) -> None:
     """From the front to the orchestrator, whose target dies meanwhile."""
-    door = Front(replace(mortal.options, front_http_port=FREE, front_grpc_port=FREE), mortal.deaths)
-    door.start()
-    try:
-        host, _, port = door.http_url.partition(":")
-        connection = http.client.HTTPConnection(host, int(port), timeout=120)
-        asked = {"prompt": PROMPT, "max_tokens": 120, "stream": True, "ignore_eos": True}
-        connection.request("POST", "/v1/completions", json.dumps(asked))
-        with connection.getresponse() as answer:
-            name = answer.headers["x-request-id"]
-            first = answer.readline()
-            os.kill(processes.named(mortal.pid)["target"], signal.SIGKILL)
-            assert b"[DONE]" in answer.read()
-        connection.close()
-    finally:
-        door.stop()
+    asked = {"prompt": PROMPT, "max_tokens": 120, "stream": True, "ignore_eos": True}
+    with (
+        fronting(mortal) as door,
+        urllib.request.urlopen(
+            f"http://{door.http_url}/v1/completions", json.dumps(asked).encode(), timeout=120
+        ) as answer,
+    ):
+        name = answer.headers["x-request-id"]
+        first = answer.readline()
+        os.kill(processes.named(mortal.pid)["target"], signal.SIGKILL)
+        assert b"[DONE]" in answer.read()
     assert json.loads(first.removeprefix(b"data: "))["id"] == f"cmpl-{name}"
     failed = [line for line in mortal.log_text().splitlines() if "target failed" in line]
     assert any(f"[request {name}]" in line for line in failed), failed
@@ -152,10 +136,9 @@ def test_streams_survive_the_death_of_the_target(mortal: Server, number: signal.
     settings = {"max_tokens": 120, "temperature": 1.0, "min_tokens": 120}
     with Client(mortal.grpc_url) as client:
         undisturbed = [client.generate(PROMPT, seed=seed, **settings).tokens for seed in (1, 2)]
-        found: dict[int, tuple[int, ...]] = {}
         halfway = threading.Barrier(3)
 
-        def run(seed: int) -> None:
+        def run(seed: int) -> tuple[int, ...]:
             tokens: list[int] = []
             waited = False
             for chunk in client.stream(PROMPT, seed=seed, timeout=120, **settings):
@@ -163,16 +146,13 @@ def test_streams_survive_the_death_of_the_target(mortal: Server, number: signal.
                 if not waited and len(tokens) > 10:
                     waited = True
                     halfway.wait(60)
-            found[seed] = tuple(tokens)
+            return tuple(tokens)
 
-        threads = [threading.Thread(target=run, args=(seed,)) for seed in (1, 2)]
-        for thread in threads:
-            thread.start()
-        halfway.wait(60)
-        os.kill(processes.named(mortal.pid)["target"], number)
-        for thread in threads:
-            thread.join(120)
-    assert [found.get(1), found.get(2)] == undisturbed
+        with ThreadPoolExecutor(2) as pool:
+            found = pool.map(run, (1, 2))
+            halfway.wait(60)
+            os.kill(processes.named(mortal.pid)["target"], number)
+            assert list(found) == undisturbed
 
 
 def test_requests_that_kill_the_target_fail_alone_beside_a_steady_client(mortal: Server) -> None:
@@ -273,26 +253,12 @@ def test_a_paused_unary_model_ends_nobody_else(mortal: Server) -> None:
     settings = {"max_tokens": 300, "temperature": 1.0, "min_tokens": 300, "seed": 4}
     with Client(mortal.grpc_url) as client:
         undisturbed = client.generate(PROMPT, **settings).tokens
-        ended: list[str] = []
-
-        def ask() -> None:
-            try:
-                with Client(mortal.grpc_url, model="covey_unary", timeout=4) as caller:
-                    caller.generate(PROMPT, **settings | {"max_tokens": 1500, "min_tokens": 1500})
-                ended.append("")
-            except CoveyClientError as error:
-                ended.append(str(error))
-
-        thread = threading.Thread(target=ask)
-        thread.start()
-        time.sleep(0.5)
-        before = processes.named(mortal.pid)["covey_unary"]
-        os.kill(before, signal.SIGSTOP)
-        assert client.generate(PROMPT, timeout=120, **settings).tokens == undisturbed
-        thread.join(90)
-        assert not thread.is_alive()
-    assert ended
-    assert ended[0], "it was cut off"
+        with Client(mortal.grpc_url, model="covey_unary", timeout=4) as caller, ThreadPoolExecutor(1) as pool:
+            asked = pool.submit(caller.generate, PROMPT, **settings | {"max_tokens": 1500, "min_tokens": 1500})
+            time.sleep(0.5)
+            os.kill(processes.named(mortal.pid)["covey_unary"], signal.SIGSTOP)
+            assert client.generate(PROMPT, timeout=120, **settings).tokens == undisturbed
+            assert isinstance(asked.exception(90), CoveyClientError), "it was cut off"
     until(lambda: works(mortal, "covey_unary"))
     mortal.check()
 
@@ -306,13 +272,3 @@ def test_a_dead_orchestrator_is_an_error_not_a_hang(mortal: Server) -> None:
             list(stream)
     until(lambda: works(mortal, "covey"))
     until(lambda: not total(mortal, "covey_kv_blocks", state="used"))  # what the one that died had opened is nobody's
-
-
-def test_a_killed_server_is_a_lost_connection(mortal: Server) -> None:
-    with Client(mortal.grpc_url) as client:
-        stream = client.stream(PROMPT, max_tokens=1500, temperature=1.0, min_tokens=1500, timeout=60)
-        next(stream)
-        mortal.kill()
-        with pytest.raises(ConnectionLost):
-            for _chunk in stream:
-                pass

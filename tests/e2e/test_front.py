@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import urllib.request
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any
@@ -12,12 +11,15 @@ import grpc
 import pytest
 from tritonclient.grpc import service_pb2_grpc
 
-from covey.launcher import Server
+from covey.launcher import Server, log
 from covey.launcher.front import Front
-from covey_client import Client
+from covey.launcher.progress import ready_message
+from covey_client import Client, status
 from covey_client.cli import main
 from covey_client.request import Request
 from covey_client.wire import OUTPUTS
+from tests.e2e.serving import post
+from tests.fronts import call
 from tests.over_http import Door
 
 pytestmark = pytest.mark.e2e
@@ -80,14 +82,21 @@ def test_counts_come_with_the_last_response_or_where_named(server: Server, front
 def test_bodies_of_tensorrt_llm_s_clients_are_taken(server: Server, front: Front) -> None:
     """A single token, so that every list of the answer has one value or none."""
     theirs = {"bad_words": "", "stop_words": "", "pad_id": 2, "beam_width": 1, "return_context_logits": False}
-    raw = json.dumps({"text_input": PROMPTS[0], "max_tokens": 1, **theirs}).encode()
-    said = {}
-    for where in (server.http_url, front.http_url):
-        with urllib.request.urlopen(f"http://{where}/v2/models/covey/generate", raw, timeout=60) as response:
-            said[where] = json.load(response)
-    assert said[front.http_url]["text_output"] == said[server.http_url]["text_output"] != ""
-    assert len(said[front.http_url]["output_ids"]) == 1
-    assert isinstance(said[front.http_url]["acceptance_histogram"], list)
+    body = {"text_input": PROMPTS[0], "max_tokens": 1, **theirs}
+    triton, ours = (
+        json.loads(post(f"{where}/v2/models/covey/generate", body)[1]) for where in (server.http_url, front.http_url)
+    )
+    assert ours["text_output"] == triton["text_output"] != ""
+    assert len(ours["output_ids"]) == 1
+    assert isinstance(ours["acceptance_histogram"], list)
+
+
+def test_the_longest_request_is_told_wherever_one_looks(server: Server, front: Front) -> None:
+    told = status.read(server.http_url, server.metrics_url.split("/")[2]).served
+    models = json.loads(call(front, "GET", "/v1/models")[1])["data"]
+    assert {told["longest"], *(str(model["max_model_len"]) for model in models)} == {"2048"}
+    message = ready_message(server.options, "log", serving=log.serving(server.log_text()))
+    assert f"up to 2048 tokens in a request, {told['pool_tokens']} in the KV pool." in message
 
 
 def test_questions_about_the_server_are_not_for_strangers(front: Front, capsys: pytest.CaptureFixture[str]) -> None:

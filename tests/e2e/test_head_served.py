@@ -4,29 +4,29 @@ from __future__ import annotations
 
 import os
 import signal
-import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from covey.launcher import FREE_PORTS, Options, Server, StartError
+from covey.contracts.profile import HEAD
+from covey.launcher import Server, StartError
 from covey.supervision import processes
 from covey_client import Client
-from covey_client.status import parse
+from tests.e2e.serving import served, total
 from tests.models import tiny_heads, tiny_models
 from tests.waiting import until
 
 PROFILE = """
-description = "a tiny target and a head of random weights"
-models = ["target", "covey", "draft_head"]
+description = "a tiny target"
+models = [{models}]
 [target]
-folder = "{target}"
 kv_memory_mb = 16
-{named}
 [speculation]
 policy = "fixed:3"
+"""
+APART = """
 drafters = ["draft_head"]
 [drafter]
 folders = ["draft_head:{head}"]
@@ -34,26 +34,21 @@ folders = ["draft_head:{head}"]
 PROMPTS = [np.random.default_rng(seed).integers(2, 97, 20 + 60 * seed).tolist() for seed in range(3)]
 
 
-def written(folder: Path, named: str = 'head = "draft_head"') -> Options:
-    target = tiny_models.build(folder / "target", "llama", max_position_embeddings=512, **tiny_heads.TARGET)
-    head = tiny_heads.build(folder / "head")
-    profile = folder / "head.toml"
-    profile.write_text(PROFILE.format(target=target, head=head, named=named))
-    return Options(**FREE_PORTS, profile=str(profile), log_file=folder / "log")
+@pytest.fixture(scope="module")
+def models(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """The folders of a target and of its head."""
+    place = tmp_path_factory.mktemp("models")
+    target = tiny_models.build(place / "target", "llama", max_position_embeddings=512, **tiny_heads.TARGET)
+    return target, tiny_heads.build(place / "head")
 
 
 @pytest.fixture(scope="module")
-def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    with Server(written(tmp_path_factory.mktemp("models"))) as server:
+def running(models: tuple[Path, Path], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """As `make serve MODEL= DRAFTER=` starts it, which finds out by itself that the drafter is a head."""
+    target, head = map(str, models)
+    profile = PROFILE.format(models='"target", "covey"')
+    with served(profile, tmp_path_factory.mktemp("head"), model=target, drafter=head) as server:
         yield server
-        server.kill()  # in order it takes long; that is for `test_drain` to see
-
-
-def executions(server: Server) -> float:
-    """How many messages the head's process has answered."""
-    with urllib.request.urlopen(server.metrics_url, timeout=10) as answer:
-        found = parse(answer.read().decode(), "nv_inference_request_success")
-    return sum(each.value for each in found if each.labels.get("model") == "draft_head")
 
 
 @pytest.mark.e2e
@@ -65,15 +60,17 @@ def test_the_text_is_the_same_with_the_head_and_while_it_is_gone(running: Server
                 client.generate(prompt, max_tokens=40, temperature=0.9, seed=seed, speculation=speculation)
                 for seed, prompt in enumerate(PROMPTS)
             ]
+            assert all(one.usage.drafters in ((), (HEAD,)) for one in each)
             return [list(one.tokens) for one in each], sum(one.usage.draft_tokens for one in each)
 
-        asked = executions(running)
+        asked = total(running, "nv_inference_request_success", model="draft_head")
         plain, none = answers("off")
         drafted, count = answers("auto")
         assert none == 0
         assert count > 100
         assert drafted == plain
-        assert executions(running) <= asked + 1, "the target drafts itself; the head's process is not asked"
+        more = total(running, "nv_inference_request_success", model="draft_head") - asked
+        assert more <= 1, "the target drafts itself; the head's process is not asked"
         before = processes.named(running.pid)["draft_head"]
         os.kill(before, signal.SIGKILL)
         assert answers("auto") == (plain, count), "the target needs the head's process for nothing"
@@ -82,6 +79,11 @@ def test_the_text_is_the_same_with_the_head_and_while_it_is_gone(running: Server
 
 
 @pytest.mark.e2e
-def test_a_head_that_no_target_reads_for_is_refused_at_once(tmp_path: Path) -> None:
-    with pytest.raises(StartError, match=r"say \[target\] head = 'draft_head'"), Server(written(tmp_path, "")):
+def test_a_head_that_no_target_reads_for_is_refused_at_once(models: tuple[Path, Path], tmp_path: Path) -> None:
+    target, head = models
+    profile = PROFILE.format(models='"target", "covey", "draft_head"') + APART.format(head=head)
+    with (
+        pytest.raises(StartError, match=r"say \[target\] head = 'draft_head'"),
+        served(profile, tmp_path, model=str(target)),
+    ):
         pass

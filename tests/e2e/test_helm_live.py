@@ -21,6 +21,7 @@ from loadtest import records
 from tests.docker.charts import of_kind, render
 from tests.e2e.link import Link
 from tests.e2e.pods import ROOT, SECRET, Pod, targets
+from tests.e2e.serving import post
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.timeout(500)]
 
@@ -74,12 +75,6 @@ def get(url: str) -> str:
         return str(response.read().decode())
 
 
-def post(url: str, body: dict[str, Any]) -> dict[str, Any]:
-    asked = urllib.request.Request(f"http://{url}", json.dumps(body).encode(), {"content-type": "application/json"})
-    with urllib.request.urlopen(asked, timeout=60) as response:
-        return dict(json.loads(response.read()))
-
-
 def gauges(text: str) -> set[str]:
     """Those that have a value."""
     kinds = set(re.findall(r"^# TYPE (\S+) gauge$", text, re.MULTILINE))
@@ -92,8 +87,8 @@ def test_a_pod_is_ready_when_it_serves_and_not_before(started: Started) -> None:
         assert "not ready" in first.stderr
         assert pod.run(pod.spec["startupProbe"]["exec"]["command"]).returncode == 0
         assert pod.run(pod.spec["livenessProbe"]["exec"]["command"]).returncode == 0
-        found = post(f"{pod.url}/v2/models/covey/generate", {"text_input": "Once", "max_tokens": 4})
-        assert found["num_output_tokens"] == 4
+        found = post(f"{pod.url}/v2/models/covey/generate", {"text_input": "Once", "max_tokens": 4})[1]
+        assert json.loads(found)["num_output_tokens"] == 4
 
 
 def test_what_scales_and_routes_is_there_before_the_first_request(started: Started) -> None:
@@ -101,20 +96,6 @@ def test_what_scales_and_routes_is_there_before_the_first_request(started: Start
     for text in started.metrics:
         assert {each["pods"]["metric"]["name"] for each in named} | GAUGES <= gauges(text)
         assert re.search(r'^covey_requests_waiting\{model="covey"\} 0$', text, re.MULTILINE)
-
-
-def test_the_front_speaks_what_gateways_and_kserve_ask_for(pods: list[Pod]) -> None:
-    pod = pods[0]
-    asked = {"model": "covey", "max_tokens": 4}
-    assert post(f"{pod.url}/v1/completions", asked | {"prompt": "Once"})["object"] == "text_completion"
-    chat = post(f"{pod.url}/v1/chat/completions", asked | {"messages": [{"role": "user", "content": "Hello"}]})
-    assert chat["object"] == "chat.completion"
-    inputs = [
-        {"name": "text_input", "datatype": "BYTES", "shape": [1], "data": ["Once"]},
-        {"name": "max_tokens", "datatype": "INT32", "shape": [1], "data": [4]},
-    ]
-    found = post(f"{pod.url}/v2/models/covey_unary/infer", {"inputs": inputs})
-    assert {each["name"] for each in found["outputs"]} >= {"text_output"}
 
 
 def test_only_the_fronts_ports_are_open_and_the_secret_is_nowhere(pods: list[Pod]) -> None:
@@ -144,16 +125,8 @@ def test_the_job_of_a_load_test_offers_its_load(pods: list[Pod], tmp_path: Path)
     for name, here in names.items():
         words = words.replace(name, here)
     command = [sys.executable, "-m", "loadtest", *words.split("\n")]
-    ran = subprocess.run(
-        command,
-        cwd=ROOT,
-        check=False,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        timeout=SECONDS,
-    )
-    assert ran.returncode == 0, ran.stdout
+    ran = subprocess.run(command, cwd=ROOT, check=False, capture_output=True, text=True, timeout=SECONDS)
+    assert ran.returncode == 0, ran.stdout + ran.stderr
     [folder] = [path.parent for path in tmp_path.glob("*/run.json")]
     found = records.load(folder)
     assert found.complete

@@ -1,11 +1,10 @@
-"""Every way to ask gives the same answer: HTTP and gRPC, streaming or not, direct, unary and ensemble."""
+"""Every way to ask Triton itself gives the same answer: HTTP and gRPC, streaming or not, direct, unary and ensemble."""
 
 from __future__ import annotations
 
 import asyncio
 import json
 import time
-import urllib.request
 from typing import Any
 
 import numpy as np
@@ -17,7 +16,8 @@ import tritonclient.http.aio as triton_http_aio
 
 from covey.launcher import Server
 from covey_client import Client
-from covey_client.status import parse
+from tests.e2e.serving import generate, post, total
+from tests.waiting import until
 
 pytestmark = pytest.mark.e2e
 
@@ -26,16 +26,9 @@ SETTINGS: dict[str, Any] = {"max_tokens": 32, "temperature": 0.8, "top_p": 0.95,
 TYPES = {"max_tokens": np.int32, "temperature": np.float32, "top_p": np.float32, "seed": np.uint64}
 
 
-def post(server: Server, path: str, body: dict[str, Any]) -> bytes:
-    request = urllib.request.Request(
-        f"http://{server.http_url}/v2/models/{path}", json.dumps(body).encode(), {"Content-Type": "application/json"}
-    )
-    with urllib.request.urlopen(request, timeout=60) as response:
-        return bytes(response.read())
-
-
-def events(raw: bytes) -> list[dict[str, Any]]:
-    return [json.loads(line[6:]) for line in raw.decode().splitlines() if line.startswith("data: ")]
+def events(server: Server, model: str, body: dict[str, Any]) -> list[dict[str, Any]]:
+    said = post(f"{server.http_url}/v2/models/{model}/generate_stream", {**body, "stream": True})[1]
+    return [json.loads(line[6:]) for line in said.splitlines() if line.startswith("data: ")]
 
 
 def tensors(module: Any) -> list[Any]:
@@ -54,7 +47,7 @@ def tensors(module: Any) -> list[Any]:
 
 @pytest.fixture(scope="module")
 def expected(server: Server) -> dict[str, Any]:
-    answer: dict[str, Any] = json.loads(post(server, "covey/generate", {"text_input": PROMPT, **SETTINGS}))
+    answer = generate(server, "covey", text_input=PROMPT, **SETTINGS)
     assert answer["num_output_tokens"] == len(answer["output_ids"]) > 0
     assert answer["used_seed"] == SETTINGS["seed"]
     return answer
@@ -63,7 +56,7 @@ def expected(server: Server) -> dict[str, Any]:
 @pytest.mark.parametrize("model", ["covey", "ensemble"])
 def test_streams_over_http(server: Server, expected: dict[str, Any], model: str) -> None:
     own = {"tenant": f"streams of {model}"}  # a text that its tenant has had before is foreseen whole: in few pieces
-    pieces = events(post(server, f"{model}/generate_stream", {"text_input": PROMPT, **SETTINGS, **own, "stream": True}))
+    pieces = events(server, model, {"text_input": PROMPT, **SETTINGS, **own})
     assert len(pieces) > 3, "a stream must stream"
     assert "".join(piece["text_output"] for piece in pieces) == expected["text_output"]
     ids = [token for piece in pieces for token in np.atleast_1d(piece["output_ids"]).tolist()]
@@ -74,7 +67,7 @@ def test_streams_over_http(server: Server, expected: dict[str, Any], model: str)
 
 @pytest.mark.parametrize("model", ["covey", "ensemble", "covey_unary"])
 def test_one_response_over_http(server: Server, expected: dict[str, Any], model: str) -> None:
-    answer = json.loads(post(server, f"{model}/generate", {"text_input": PROMPT, **SETTINGS}))
+    answer = generate(server, model, text_input=PROMPT, **SETTINGS)
     for name in ("text_output", "output_ids", "finish_reason", "num_input_tokens", "num_output_tokens", "used_seed"):
         assert answer[name] == expected[name], name
 
@@ -99,8 +92,8 @@ def test_infer_of_every_tritonclient(server: Server, expected: dict[str, Any]) -
 
 
 def test_ids_in_give_the_same_as_text_in(server: Server, expected: dict[str, Any]) -> None:
-    ids = json.loads(post(server, "tokenize/generate", {"text_input": PROMPT}))["input_ids"]
-    answer = json.loads(post(server, "covey/generate", {"input_ids": ids, **SETTINGS}))
+    ids = generate(server, "tokenize", text_input=PROMPT)["input_ids"]
+    answer = generate(server, "covey", input_ids=ids, **SETTINGS)
     assert answer["text_output"] == expected["text_output"]
     assert answer["num_input_tokens"] == len(ids) == expected["num_input_tokens"]
 
@@ -110,52 +103,49 @@ def test_stop_words_and_the_prompt_in_the_output(server: Server, expected: dict[
     whole = expected["text_output"]
     stop = whole[len(whole) // 2 : len(whole) // 2 + 3]
     body = {"text_input": PROMPT, **SETTINGS, "stop_words": ["never said at all", stop]}
-    answer = json.loads(post(server, f"{model}/generate", {**body, "exclude_input_in_output": False}))
+    answer = generate(server, model, **body, exclude_input_in_output=False)
     assert answer["text_output"] == PROMPT + whole[: whole.index(stop)]
     assert answer["finish_reason"] == "stop"
     if model != "covey_unary":
-        pieces = events(post(server, f"{model}/generate_stream", {**body, "stream": True}))
+        pieces = events(server, model, body)
         assert "".join(piece["text_output"] for piece in pieces) == whole[: whole.index(stop)]
 
 
 def test_log_probabilities_are_the_models_own(server: Server) -> None:
     body = {"text_input": PROMPT, "max_tokens": 12, "return_log_probs": True}
-    cold = json.loads(post(server, "covey/generate", body))
+    cold = generate(server, "covey", **body)
     scores = np.asarray(cold["output_log_probs"])
     assert len(scores) == cold["num_output_tokens"]
     assert (scores <= 0).all()
-    hot = json.loads(post(server, "covey/generate", {**body, "temperature": 0.01, "repetition_penalty": 1.0}))
+    hot = generate(server, "covey", **body, temperature=0.01, repetition_penalty=1.0)
     assert hot["output_ids"] == cold["output_ids"]
     np.testing.assert_allclose(hot["output_log_probs"], scores, atol=1e-5)
-    assert json.loads(post(server, "covey/generate", {"text_input": PROMPT, "max_tokens": 2}))["output_log_probs"] == []
+    assert generate(server, "covey", text_input=PROMPT, max_tokens=2)["output_log_probs"] == []
 
 
 def test_end_token_is_not_given_out_as_text(server: Server) -> None:
-    free = json.loads(post(server, "covey/generate", {"text_input": PROMPT, "max_tokens": 8}))
+    body = {"text_input": PROMPT, "max_tokens": 8}
+    free = generate(server, "covey", **body)
     end = free["output_ids"][4]
     first = free["output_ids"].index(end)
-    answer = json.loads(post(server, "covey/generate", {"text_input": PROMPT, "max_tokens": 8, "end_id": end}))
+    answer = generate(server, "covey", **body, end_id=end)
     assert answer["finish_reason"] == "eos"
     assert answer["output_ids"] == free["output_ids"][: first + 1]
-    longer = {"text_input": PROMPT, "max_tokens": 8, "end_id": end, "min_tokens": 7}
-    assert end not in json.loads(post(server, "covey/generate", longer))["output_ids"][:7]
-
-
-def slo_counts(server: Server) -> dict[tuple[str, str], float]:
-    """Requests by class and outcome."""
-    time.sleep(0.6)
-    with urllib.request.urlopen(server.metrics_url, timeout=10) as response:
-        samples = parse(response.read().decode())
-    found = [each for each in samples if each.name == "covey_slo_requests_total"]
-    return {(each.labels["slo_class"], each.labels["outcome"]): each.value for each in found}
+    assert end not in generate(server, "covey", **body, end_id=end, min_tokens=7)["output_ids"][:7]
 
 
 def test_objectives_come_through_every_door(server: Server, expected: dict[str, Any]) -> None:
-    before = slo_counts(server)
+    kinds = (("chat", "met"), ("chat", "missed"), ("custom", "missed"), ("custom", "met"))
+
+    def counts() -> list[float]:
+        return [total(server, "covey_slo_requests_total", slo_class=name, outcome=how) for name, how in kinds]
+
+    time.sleep(0.6)  # figures of earlier requests are written by then
+    before = counts()
     for model in ("covey", "ensemble", "covey_unary"):
         for tpot_ms, attainment in ((600_000, "met"), (0.01, "missed")):
             asked = {"slo_class": "chat", "slo_ttft_ms": 600_000, "slo_tpot_ms": tpot_ms}
-            answer = json.loads(post(server, f"{model}/generate", {"text_input": PROMPT, **SETTINGS, **asked}))
+            answer = generate(server, model, text_input=PROMPT, **SETTINGS, **asked)
             assert answer["text_output"] == expected["text_output"]
             assert answer["slo_attainment"] == attainment
             assert answer["measured_ttft_ms"] > 0 < answer["measured_tpot_ms"]
@@ -163,9 +153,4 @@ def test_objectives_come_through_every_door(server: Server, expected: dict[str, 
         *earlier, last = client.stream(PROMPT, slo_ttft_ms=0.01, **SETTINGS)
     assert (last.slo_attainment, {chunk.slo_attainment for chunk in earlier}) == ("missed", {""})
     assert last.usage.ttft_ms > 0.01
-    grew = {key: value - before.get(key, 0.0) for key, value in slo_counts(server).items()}
-    assert {key: value for key, value in grew.items() if value} == {
-        ("chat", "met"): 3,
-        ("chat", "missed"): 3,
-        ("custom", "missed"): 1,
-    }
+    until(lambda: [now - then for now, then in zip(counts(), before)] == [3, 3, 1, 0], counts, 10)

@@ -9,19 +9,8 @@ import pytest
 from covey.launcher import Server
 from covey.supervision.processes import named
 from covey_client import Client
-from tests.e2e.serving import served
 
 pytestmark = pytest.mark.e2e
-
-PROFILE = """
-models = ["target", "covey", "draft_general"]
-[target]
-threads = 2
-runtime = "torch"
-[speculation]
-policy = "fixed:3"
-drafters = ["draft_general"]
-"""
 
 
 def ran(pid: int) -> dict[str, float]:
@@ -34,24 +23,11 @@ def ran(pid: int) -> dict[str, float]:
     return found
 
 
-def check(server: Server, team: list[str]) -> None:
-    pid = named(server.pid)["target"]
+def test_one_thread_and_its_helpers_compute(server: Server) -> None:
+    pid, team = named(server.pid)["target"], ("compute", "compute-1")
     before = ran(pid)
     with Client(server.grpc_url) as client:
         for speculation in ("off", "auto"):
             client.generate("User: Do you like films?\nAssistant:", max_tokens=150, speculation=speculation)
     spent = {thread: seconds - before.get(thread, 0.0) for thread, seconds in ran(pid).items()}
-    assert sum(spent.pop(name) for name in set(team)) > sum(spent.values()), "what the others do is messages"
-    names = [(task / "comm").read_text().strip() for task in Path(f"/proc/{pid}/task").iterdir()]
-    assert all(names.count(name) >= team.count(name) for name in team)
-
-
-def test_one_thread_and_its_helpers_compute(server: Server) -> None:
-    check(server, ["compute", "compute-1"])
-
-
-@pytest.mark.slow
-def test_one_thread_and_its_helpers_compute_by_pytorch(tmp_path: Path) -> None:
-    """OpenMP names the helpers of one thread as that thread."""
-    with served(PROFILE, tmp_path) as server:
-        check(server, ["compute"] * 2)
+    assert sum(spent.pop(name) for name in team) > sum(spent.values()), "what the others do is messages"

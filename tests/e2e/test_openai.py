@@ -17,8 +17,9 @@ import pytest
 from covey.front.openai.fields import derived
 from covey.launcher import Server
 from covey.launcher.front import Front
-from covey_client import Client, status
+from covey_client import Client
 from covey_client.chat import of_folder
+from tests.e2e.serving import total
 from tests.fronts import call, fronting, library
 from tests.waiting import until
 
@@ -186,13 +187,12 @@ TOOLS: list[Any] = [
 ]
 
 
-def test_functions_are_called_as_they_are_declared(asking: openai.OpenAI) -> None:
-    """Whole and in events, with drafts and without; then the answer of a function is told to the model."""
-    asked: dict[str, Any] = {"model": "covey", "messages": MESSAGES, "tools": TOOLS, "seed": 5, "max_tokens": 200}
+def called(asking: openai.OpenAI, **asked: Any) -> Any:
+    """The answer that calls one function, which is the same whole and in events, with drafts and without."""
+    asked |= {"model": "covey", "messages": MESSAGES, "tools": TOOLS, "seed": 5, "max_tokens": 200}
     asked |= {"tool_choice": {"type": "function", "function": {"name": "weather"}}, "parallel_tool_calls": False}
     said = asking.chat.completions.create(**asked).choices[0]
-    assert said.finish_reason == "tool_calls"
-    assert said.message.content is None
+    assert (said.finish_reason, said.message.content) == ("tool_calls", None)
     assert said.message.tool_calls is not None
     (call,) = said.message.tool_calls
     assert call.type == "function"
@@ -207,11 +207,20 @@ def test_functions_are_called_as_they_are_declared(asking: openai.OpenAI) -> Non
         assert "".join(part.function.arguments or "" for part in parts if part.function) == call.function.arguments
         assert events[-1].choices[0].finish_reason == "tool_calls"
         assert len({event.id for event in events}) == 1
-    told: list[Any] = [*MESSAGES, said.message.model_dump(exclude_none=True)]
-    told.append({"role": "tool", "tool_call_id": call.id, "content": "Rain."})
-    again = asking.chat.completions.create(model="covey", messages=told, max_tokens=4, extra_body={"ignore_eos": True})
+    return said.message
+
+
+def answered(asking: openai.OpenAI, message: Any, **asked: Any) -> int:
+    """Return how many tokens the model writes that is told what a function says."""
+    told: list[Any] = [*MESSAGES, message.model_dump(exclude_none=True)]
+    told.append({"role": "tool", "tool_call_id": message.tool_calls[0].id, "content": "Rain."})
+    again = asking.chat.completions.create(model="covey", messages=told, max_tokens=4, **asked)
     assert again.usage is not None
-    assert again.usage.completion_tokens == 4
+    return int(again.usage.completion_tokens)
+
+
+def test_functions_are_called_as_they_are_declared(asking: openai.OpenAI) -> None:
+    assert answered(asking, called(asking), extra_body={"ignore_eos": True}) == 4
 
 
 def test_a_model_may_answer_in_words_beside_its_tools(asking: openai.OpenAI) -> None:
@@ -262,27 +271,12 @@ def thinker(server: Server, tmp_path: Path) -> Iterator[openai.OpenAI]:
 
 
 def test_calls_and_thoughts_before_them(thinker: openai.OpenAI) -> None:
-    asked: dict[str, Any] = {"model": "covey", "messages": MESSAGES, "seed": 5, "max_tokens": 200}
-    thinking = thinker.chat.completions.create(**{**asked, "max_tokens": LENGTH}).choices[0].message
+    asked: dict[str, Any] = {"model": "covey", "messages": MESSAGES, "seed": 5, "max_tokens": LENGTH}
+    thinking = thinker.chat.completions.create(**asked).choices[0].message
     assert thinking.content is None
     assert thinking.model_extra
     assert thinking.model_extra["reasoning_content"]
-    asked |= {"tools": TOOLS, "parallel_tool_calls": False, "reasoning_effort": "none"}
-    asked["tool_choice"] = {"type": "function", "function": {"name": "weather"}}
-    said = thinker.chat.completions.create(**asked).choices[0]
-    assert (said.finish_reason, said.message.content) == ("tool_calls", None)
-    assert said.message.tool_calls
-    (call,) = said.message.tool_calls
-    assert call.type == "function"
-    arguments = json.loads(call.function.arguments)
-    assert (arguments["place"] in ("Rome", "Oslo"), arguments["days"] in range(1, 10)) == (True, True)
-    for speculation in ("off", "fixed:4"):
-        events = thinker.chat.completions.create(**asked, stream=True, extra_body={"speculation": speculation})
-        parts = [part for event in events for part in event.choices[0].delta.tool_calls or ()]
-        assert "".join(part.function.arguments or "" for part in parts if part.function) == call.function.arguments
-    told = [*MESSAGES, said.message.model_dump(exclude_none=True), {"role": "tool", "content": "Rain."}]
-    again = thinker.chat.completions.create(model="covey", messages=told, tools=TOOLS, max_tokens=4)
-    assert again.usage is not None
+    assert answered(thinker, called(thinker, reasoning_effort="none"), tools=TOOLS) > 0
 
 
 def test_tokens_there_and_back(front: Front, asking: openai.OpenAI) -> None:
@@ -339,11 +333,6 @@ def test_wrong_fields_are_refused_by_name(asking: openai.OpenAI) -> None:
         asking.models.retrieve("gpt-4")
 
 
-def running(server: Server) -> float:
-    samples = status.read(server.http_url, server.metrics_url.split("/")[2]).samples
-    return sum(sample.value for sample in samples if sample.name == "covey_requests_running")
-
-
 def test_many_streams_at_once_and_those_who_leave(server: Server, front: Front) -> None:
     """64 streams, half of which leave after their first text; then nothing runs, long before their ends."""
 
@@ -370,7 +359,7 @@ def test_many_streams_at_once_and_those_who_leave(server: Server, front: Front) 
             return await asyncio.gather(*(ask(client, number) for number in range(64)))
 
     assert all(asyncio.run(all_of_them()))
-    until(lambda: not running(server), lambda: "900 tokens take longer", 5.0)
+    until(lambda: not total(server, "covey_requests_running"), lambda: "900 tokens take longer", 5.0)
 
 
 @pytest.mark.skipif(shutil.which("promtool") is None, reason="promtool is not installed")

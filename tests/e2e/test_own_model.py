@@ -5,8 +5,9 @@ from __future__ import annotations
 import dataclasses
 import json
 import shutil
-import urllib.error
-import urllib.request
+import statistics
+import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -17,18 +18,24 @@ import transformers
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
 from covey import prompts
-from covey.contracts.errors import SettingError
 from covey.contracts.profile import DEFAULT_PROFILE, find
 from covey.launcher import FREE_PORTS, Options, Server, StartError, preflight
 from covey.launcher.progress import ready_message
 from covey.models.loading import quiet
-from covey_client import Client, status
+from covey.supervision import processes
+from covey_client import Client, InvalidRequest, status
 from covey_client.cli import main
 from covey_client.reports import Reports
 from tests.bundled import MODELS, NEURAL
+from tests.e2e.serving import generate as answer_of
+from tests.e2e.serving import post
+from tests.fronts import fronting
 from tests.models.tiny_models import build, generate
 from tests.waiting import until
 
+SIZE = 400  # outputs of the model
+MARK = "<FILL_ME>"  # a token of the tokenizer that the model lacks
+TEMPLATE = "{% for message in messages %}{{ message.content }}{% endfor %}"
 BUNDLED = 4096  # tokens in the vocabulary of the bundled models
 LOOKUPS = ("draft_ngram", "draft_suffix")
 PROMPT = "one two three one two three one two three one two"
@@ -50,7 +57,7 @@ def tokenizer(size: int, domain: str) -> Tokenizer:
 
 def model(folder: Path, size: int, family: str = "qwen2") -> Path:
     build(folder, family, vocab_size=size, bos_token_id=0, eos_token_id=0)
-    tokenizer(min(size, 400), "chat").save(str(folder / "tokenizer.json"))
+    tokenizer(min(size, SIZE), "chat").save(str(folder / "tokenizer.json"))
     return folder
 
 
@@ -63,7 +70,13 @@ def options(folder: Path, **changes: object) -> Options:
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return model(tmp_path_factory.mktemp("a model") / "mine", 400)
+    made = model(tmp_path_factory.mktemp("a model") / "mine", SIZE)
+    tokenizer = Tokenizer.from_file(str(made / "tokenizer.json"))
+    tokenizer.add_special_tokens([MARK])
+    tokenizer.save(str(made / "tokenizer.json"))
+    (made / "tokenizer_config.json").write_text("{}")
+    (made / "chat_template.jinja").write_text(TEMPLATE)
+    return made
 
 
 @pytest.fixture(scope="module")
@@ -94,17 +107,16 @@ def test_the_text_is_the_model_s_own(running: Server, folder: Path) -> None:
 
 
 @pytest.mark.e2e
-@pytest.mark.parametrize("drafter", LOOKUPS)
-def test_what_needs_no_vocabulary_drafts_and_changes_nothing(running: Server, drafter: str) -> None:
+def test_what_needs_no_vocabulary_drafts_and_changes_nothing(running: Server) -> None:
     settings = {"max_tokens": 40, "min_tokens": 40, "temperature": 0.8, "top_p": 0.95, "repetition_penalty": 1.1}
     with Client(running.grpc_url) as client:
-        plain = [client.generate(PROMPT, seed=seed, speculation="off", **settings) for seed in (1, 2)]
-        drafted = [
-            client.generate(PROMPT, seed=seed, speculation="fixed:3", drafter=drafter, **settings) for seed in (1, 2)
-        ]
-    assert [found.tokens for found in drafted] == [found.tokens for found in plain]
-    assert plain[0].tokens != plain[1].tokens
-    assert all(found.usage.draft_tokens for found in drafted)
+        plain = [client.generate(PROMPT, seed=seed, speculation="off", **settings).tokens for seed in (1, 2)]
+        assert plain[0] != plain[1]
+        for drafter in LOOKUPS:
+            for seed, tokens in zip((1, 2), plain):
+                found = client.generate(PROMPT, seed=seed, speculation="fixed:3", drafter=drafter, **settings)
+                assert found.tokens == tokens
+                assert found.usage.draft_tokens
 
 
 @pytest.mark.e2e
@@ -120,11 +132,64 @@ def test_what_is_left_out_is_said_wherever_one_looks(
     assert served["left_out"] == ", ".join(NEURAL)
     assert main(["status", "--url", running.http_url, "--metrics-url", metrics]) == 0
     assert f"left out, because their tokenizer is not the target's: {NEURAL[0]}," in capsys.readouterr().out
-    body = json.dumps({"text_input": "a", "max_tokens": 3, "drafter": NEURAL[0]}).encode()
-    with pytest.raises(urllib.error.HTTPError) as caught:
-        urllib.request.urlopen(f"http://{running.http_url}/v2/models/covey/generate", body, timeout=30)
-    with caught.value as response:
-        assert f"got '{NEURAL[0]}', allowed: '', 'draft_ngram', 'draft_suffix'" in response.read().decode()
+    refused = answer_of(running, "covey", text_input="a", max_tokens=3, drafter=NEURAL[0])["error"]
+    assert f"got '{NEURAL[0]}', allowed: '', 'draft_ngram', 'draft_suffix'" in refused
+
+
+def first_token(client: Client) -> float:
+    began = time.monotonic()
+    stream = client.stream("one two three", max_tokens=24, min_tokens=24)
+    next(stream)
+    seconds = time.monotonic() - began
+    assert sum(len(chunk.tokens) for chunk in stream) > 0
+    return seconds
+
+
+@pytest.mark.e2e
+def test_a_token_that_the_model_lacks_is_refused_at_every_door_beside_a_steady_client(running: Server) -> None:
+    with fronting(running) as front, Client(running.grpc_url) as client, Client(front.grpc_url) as ours:
+        text, ids = f"{MARK} hi", [5, SIZE]
+        v1, triton = f"{front.http_url}/v1", f"{running.http_url}/v2/models"
+        doors: list[tuple[str, dict[str, object]]] = [
+            (f"{v1}/completions", {"prompt": text}),
+            (f"{v1}/completions", {"prompt": ids, "stream": True}),
+            (f"{v1}/chat/completions", {"messages": [{"role": "user", "content": text}]}),
+            (f"{front.http_url}/v2/models/covey/generate", {"text_input": text}),
+            *((f"{triton}/{name}/generate", {"text_input": text}) for name in ("covey", "covey_unary", "ensemble")),
+            (f"{triton}/covey/generate_stream", {"text_input": text, "stream": True}),
+            (f"{triton}/covey/generate", {"input_ids": ids}),
+            (f"{triton}/covey/generate", {"text_input": "hi", "bad_words": [MARK]}),
+        ]
+        before = processes.named(running.pid)["target"]
+        for _ in range(3):
+            first_token(client)
+        alone = statistics.median(first_token(client) for _ in range(9))
+        stopped, beside = threading.Event(), list[float]()
+
+        def steady() -> None:
+            with Client(running.grpc_url) as other:
+                while not stopped.is_set():
+                    beside.append(first_token(other))
+
+        thread = threading.Thread(target=steady)
+        thread.start()
+        try:
+            refused = f"got {SIZE}, allowed: token ids from 0 to {SIZE - 1}: the model lacks this one, '{MARK}'"
+            for url, body in doors:
+                status_of_it, said = post(url, body)
+                assert refused in said
+                assert status_of_it in (200, 400), "it is the request's fault; Triton's streams have it behind a 200"
+            with pytest.raises(InvalidRequest, match=f"text_input: got {SIZE}"):
+                ours.generate(text)
+            with pytest.raises(InvalidRequest, match="grammar_lark: got"):
+                client.generate("hi", grammar_lark=f"start: {MARK}")
+            # What the model has is served, such a tokenizer or not.
+            assert ours.generate("hi", max_tokens=4, stop_words=[MARK], grammar_regex="[a-z]+").tokens
+        finally:
+            stopped.set()
+            thread.join(60)
+        assert processes.named(running.pid)["target"] == before
+        assert statistics.median(beside) <= 4 * alone
 
 
 def left_out(chosen: Options) -> dict[str, str]:
@@ -168,13 +233,3 @@ def test_drafters_that_somebody_named_must_fit(folder: Path, tmp_path: Path) -> 
     )
     named.write_text(apart, encoding="utf-8")
     assert left_out(options(folder, profile=str(named))) == {}, "the folder counts, not the model's name"
-
-
-def test_files_that_cannot_be_read_are_named(tmp_path: Path) -> None:
-    mine = model(tmp_path / "mine", BUNDLED)
-    (mine / "tokenizer.json").write_text("{}")
-    with pytest.raises(SettingError, match=r"tokenizer\.json: not a tokenizer: "):
-        left_out(options(mine))
-    (mine / "config.json").write_text("[]")
-    with pytest.raises(SettingError, match=r"config\.json: not a JSON object: list; copy it again"):
-        left_out(options(mine))

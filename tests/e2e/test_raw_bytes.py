@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import http.client
 import json
-import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import grpc
@@ -13,6 +13,7 @@ from tritonclient.grpc import service_pb2
 
 from covey.launcher import Server
 from covey_client import Client
+from tests.e2e.serving import post
 
 pytestmark = pytest.mark.e2e
 
@@ -28,14 +29,8 @@ BODIES = (BAD_NAME, BAD_VALUE, BAD_SURROGATE, BAD_TEXT, BAD_WORDS, BAD_CHOICE)
 MODELS = ("covey_unary", "covey", "ensemble")
 
 
-def post(server: Server, path: str, body: bytes) -> tuple[int, bytes]:
-    connection = http.client.HTTPConnection(*server.http_url.split(":"), timeout=30)  # type: ignore[arg-type]
-    try:
-        connection.request("POST", f"/v2/models/{path}", body)
-        answer = connection.getresponse()
-        return answer.status, answer.read()
-    finally:
-        connection.close()
+def said(server: Server, path: str, body: bytes) -> tuple[int, str]:
+    return post(f"{server.http_url}/v2/models/{path}", body, 30)
 
 
 @pytest.fixture(scope="module")
@@ -45,15 +40,12 @@ def alone(server: Server) -> tuple[int, ...]:
 
 
 @pytest.fixture
-def beside(server: Server, alone: tuple[int, ...]) -> Any:
+def beside(server: Server, alone: tuple[int, ...]) -> Iterator[None]:
     """A stream runs meanwhile, and says what it said alone."""
-    with Client(server.grpc_url) as client:
-        found: list[tuple[int, ...]] = []
-        thread = threading.Thread(target=lambda: found.append(client.generate(PROMPT, **SETTINGS).tokens))
-        thread.start()
+    with Client(server.grpc_url) as client, ThreadPoolExecutor(1) as pool:
+        running = pool.submit(client.generate, PROMPT, **SETTINGS)
         yield
-        thread.join()
-    assert found == [alone]
+        assert running.result().tokens == alone
     assert server.control.ready()
     server.check()
 
@@ -64,19 +56,18 @@ def beside(server: Server, alone: tuple[int, ...]) -> Any:
 def test_what_is_not_utf8_is_refused(server: Server, model: str, way: str) -> None:
     for body in BODIES:
         for _ in range(2):  # the first closes a sender, the second finds out who still uses it
-            status, said = post(server, f"{model}/{way}", body)
-            assert b"INVALID_ARG" in said, (body, status, said)
-    status, _ = post(server, f"{model}/{way}", b'{"text_input":"a","max_tokens":2}')
-    assert status == 200
+            answer = said(server, f"{model}/{way}", body)
+            assert "INVALID_ARG" in answer[1], (body, answer)
+    assert said(server, f"{model}/{way}", b'{"text_input":"a","max_tokens":2}')[0] == 200
 
 
 @pytest.mark.usefixtures("beside")
 def test_the_small_models_survive_them_too(server: Server) -> None:
     for _ in range(2):
-        assert b"INVALID_ARG" in post(server, "tokenize/generate", BAD_TEXT)[1]
+        assert "INVALID_ARG" in said(server, "tokenize/generate", BAD_TEXT)[1]
         for body in (BAD_NAME, BAD_VALUE, BAD_SURROGATE):
-            assert post(server, "tokenize/generate", body)[0] in (200, 400)
-    assert json.loads(post(server, "tokenize/generate", b'{"text_input":"a"}')[1])["input_ids"]
+            assert said(server, "tokenize/generate", body)[0] in (200, 400)
+    assert json.loads(said(server, "tokenize/generate", b'{"text_input":"a"}')[1])["input_ids"]
 
 
 def parameterised(model: str, name: str) -> service_pb2.ModelInferRequest:

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import urllib.error
-import urllib.request
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -12,6 +9,7 @@ import pytest
 
 from covey.launcher import Server
 from covey_client import Client, InvalidRequest
+from tests.e2e.serving import generate, post
 
 pytestmark = pytest.mark.e2e
 
@@ -32,7 +30,9 @@ REFUSED: list[tuple[str, dict[str, Any]]] = [  # a few of each kind: tests/trito
     ("num_prompt_tokens", {"text_input": "a", "num_prompt_tokens": 99}),
     ("speculation", {"text_input": "a", "speculation": "sometimes"}),
     ("num_draft_tokens", {"text_input": "a", "speculation": "off", "num_draft_tokens": 3}),
+    ("num_draft_tokens", {"text_input": "a", "speculation": "fixed:3", "num_draft_tokens": 4}),
     ("drafter", {"text_input": "a", "drafter": "nobody"}),
+    ("drafter", {"text_input": "a", "drafter": "target"}),
     ("verification", {"text_input": "a", "verification": "hopeful"}),
     ("no_such_setting", {"text_input": "a", "no_such_setting": 1}),
     ("beam_width", {"text_input": "a", "beam_width": 4}),
@@ -40,11 +40,7 @@ REFUSED: list[tuple[str, dict[str, Any]]] = [  # a few of each kind: tests/trito
 
 
 def refusal(server: Server, model: str, body: dict[str, Any]) -> str:
-    request = urllib.request.Request(f"http://{server.http_url}/v2/models/{model}/generate", json.dumps(body).encode())
-    with pytest.raises(urllib.error.HTTPError) as caught:
-        urllib.request.urlopen(request, timeout=30)
-    with caught.value as response:
-        return str(json.loads(response.read())["error"])
+    return str(generate(server, model, **body)["error"])
 
 
 @pytest.mark.parametrize("model", ["covey", "covey_unary"])
@@ -60,22 +56,17 @@ def test_each_is_refused_by_name_and_a_stream_beside_it_is_untouched(server: Ser
     assert server.control.ready()
 
 
-def test_a_model_of_one_response_does_not_stream(server: Server) -> None:
+def test_a_model_of_one_response_does_not_stream_and_the_ensemble_refuses_too(server: Server) -> None:
     assert "stream: got True" in refusal(server, "covey_unary", {"text_input": "a", "stream": True})
-
-
-def test_the_ensemble_refuses_too(server: Server) -> None:
     assert "temperature: got" in refusal(server, "ensemble", {"text_input": "a", "temperature": -1.0})
     assert "text_input: got" in refusal(server, "ensemble", {"text_input": ""})
 
 
-@pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf")])
-def test_numbers_that_are_none(server: Server, value: float) -> None:
-    with Client(server.grpc_url) as client, pytest.raises(InvalidRequest, match="temperature"):
-        client.generate("a", temperature=value)
-
-
-def test_wrong_types_and_shapes(server: Server) -> None:
+def test_numbers_that_are_none_and_wrong_types_and_shapes(server: Server) -> None:
+    with Client(server.grpc_url) as client:
+        for value in (float("nan"), float("inf"), -float("inf")):
+            with pytest.raises(InvalidRequest, match="temperature"):
+                client.generate("a", temperature=value)
     for body in (
         {"text_input": "a", "max_tokens": "many"},
         {"text_input": ["a", "b"]},
@@ -87,17 +78,13 @@ def test_wrong_types_and_shapes(server: Server) -> None:
 
 def test_settings_as_request_parameters_are_refused(server: Server) -> None:
     text = {"name": "text_input", "datatype": "BYTES", "shape": [1], "data": ["a"]}
-    body = json.dumps({"inputs": [text], "parameters": {"temperature": 0.5}}).encode()
-    request = urllib.request.Request(f"http://{server.http_url}/v2/models/covey_unary/infer", body)
-    with pytest.raises(urllib.error.HTTPError) as caught:
-        urllib.request.urlopen(request, timeout=30)
-    with caught.value as response:
-        assert "temperature: got 0.5, allowed: an input tensor of this name" in response.read().decode()
+    body = {"inputs": [text], "parameters": {"temperature": 0.5}}
+    status, said = post(f"{server.http_url}/v2/models/covey_unary/infer", body)
+    assert status >= 400
+    assert "temperature: got 0.5, allowed: an input tensor of this name" in said
 
 
 @pytest.mark.parametrize("model", ["covey", "covey_unary", "ensemble"])
 def test_generate_makes_tensors_of_settings_wherever_a_body_has_them(server: Server, model: str) -> None:
-    body = json.dumps({"text_input": "a", "max_tokens": 3, "parameters": {"min_tokens": 3}}).encode()
-    request = urllib.request.Request(f"http://{server.http_url}/v2/models/{model}/generate", body)
-    with urllib.request.urlopen(request, timeout=30) as response:
-        assert json.loads(response.read())["num_output_tokens"] == 3
+    answer = generate(server, model, text_input="a", max_tokens=3, parameters={"min_tokens": 3})
+    assert answer["num_output_tokens"] == 3

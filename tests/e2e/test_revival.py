@@ -9,17 +9,17 @@ import time
 import urllib.error
 import urllib.request
 from collections import Counter
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from dataclasses import replace
 
 import pytest
 
 from covey.launcher import Server
 from covey.supervision import processes
-from covey_client import Client
+from tests.e2e.serving import streams as served_meanwhile
 from tests.e2e.serving import works
+from tests.waiting import until
 
 pytestmark = pytest.mark.e2e
 
@@ -37,10 +37,7 @@ def threads(server: Server) -> Counter[str]:
 
 def until_ended(server: Server, before: Counter[str], more: int) -> None:
     """Threads of what has ended end soon; those that stay are at most so many."""
-    deadline = time.monotonic() + SECONDS
-    while (now := threads(server)).total() > before.total() + more:
-        assert time.monotonic() < deadline, {name: (before[name], now[name]) for name in now if now != before[name]}
-        time.sleep(0.2)
+    until(lambda: threads(server).total() <= before.total() + more, lambda: (before, threads(server)), SECONDS)
 
 
 def kill(server: Server, *models: str) -> None:
@@ -58,30 +55,12 @@ def status(server: Server, path: str) -> int:
             return error.code
 
 
-@contextmanager
-def streams(server: Server, *drafters: str) -> Iterator[None]:
-    """Requests run meanwhile, one after the other and one for each of the drafters, and say what they said alone."""
+def streams(server: Server, *drafters: str) -> AbstractContextManager[None]:
+    """Requests run meanwhile, one for each of the drafters."""
     settings = {"max_tokens": 100, "min_tokens": 100, "temperature": 1.0, "seed": 11}
-    with Client(server.grpc_url, timeout=120) as client:
-        alone = client.generate(PROMPT, **settings).tokens
-        ended = threading.Event()
-        found: list[tuple[int, ...]] = []
-
-        def run(drafter: str) -> None:
-            while not ended.is_set():
-                found.append(client.generate(PROMPT, speculation="fixed:3", drafter=drafter, **settings).tokens)
-
-        running = [threading.Thread(target=run, args=(drafter,)) for drafter in drafters]
-        for thread in running:
-            thread.start()
-        try:
-            yield
-        finally:
-            ended.set()
-            for thread in running:
-                thread.join()
-    assert set(found) == {alone}
-    assert len(found) >= len(drafters)
+    return served_meanwhile(
+        server, PROMPT, settings, [{"speculation": "fixed:3", "drafter": drafter} for drafter in drafters]
+    )
 
 
 def until_back(server: Server, model: str, before: int) -> tuple[list[int], list[int]]:
@@ -142,9 +121,7 @@ def test_a_small_model_whose_process_dies_is_back_at_once(crowded: Server) -> No
 
 def test_what_is_unloaded_stays_unloaded(crowded: Server) -> None:
     crowded.control.unload("tokenize")
-    deadline = time.monotonic() + SECONDS
-    while "tokenize" in processes.named(crowded.pid):
-        assert time.monotonic() < deadline
+    until(lambda: "tokenize" not in processes.named(crowded.pid))
     time.sleep(1)
     assert crowded.control.states()["tokenize"] == "UNAVAILABLE"
     patient = replace(crowded.control, seconds=60)

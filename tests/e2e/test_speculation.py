@@ -11,7 +11,7 @@ from covey.contracts import profile
 from covey.contracts.profile import DEFAULT_PROFILE
 from covey.contracts.types import LOOKUP
 from covey.launcher import Server
-from covey_client import Client, InvalidRequest, Usage
+from covey_client import Client, Usage
 
 pytestmark = pytest.mark.e2e
 
@@ -91,11 +91,3 @@ def test_the_rejection_rule_is_served_and_repeatable(server: Server) -> None:
         cold = {**settings, "temperature": 0.0}
         plain = client.generate(PROMPTS[0], max_tokens=40, speculation="off")
         assert client.generate(PROMPTS[0], drafter="draft_code", **cold).tokens == plain.tokens
-
-
-def test_contradictions_are_refused(server: Server) -> None:
-    with Client(server.grpc_url) as client:
-        with pytest.raises(InvalidRequest, match="drafter"):
-            client.generate("a", drafter="target")
-        with pytest.raises(InvalidRequest, match="num_draft_tokens"):
-            client.generate("a", speculation="fixed:3", num_draft_tokens=4)

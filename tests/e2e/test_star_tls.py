@@ -39,18 +39,18 @@ def drafters(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Server,
         yield server, ours, theirs
 
 
-def asked(server: Server, tls: Tls | None) -> int:
+def asked(server: Server, tls: Tls | None, secret: str = SECRET) -> int:
     """How many tokens the drafter's vocabulary has; raises PortError where it could not be asked."""
     model = GrpcModel(f"localhost:{server.options.grpc_port}", "draft_ngram", tls)
     message = codec.pack(codec.INFO_REQUEST)
-    codec.seal(message, token_of(SECRET))
+    codec.seal(message, token_of(secret))
     try:
         return codec.decode_drafter_info(model.exchange(message, 5.0)).vocab_size
     finally:
         model.close()
 
 
-def test_certificates_decide_who_comes_through(drafters: tuple[Server, Authority, Authority]) -> None:
+def test_certificates_and_secrets_decide_who_comes_through(drafters: tuple[Server, Authority, Authority]) -> None:
     server, ours, theirs = drafters
     mine, foreign = ours.issue("east"), theirs.issue("east")
     assert asked(server, Tls(str(ours.root), *mine)) >= 0
@@ -63,4 +63,6 @@ def test_certificates_decide_who_comes_through(drafters: tuple[Server, Authority
     ):
         with pytest.raises(PortError):
             asked(server, tls)
+    with pytest.raises(PortError, match="not of this server"):
+        asked(server, Tls(str(ours.root), *mine), "secret-of-the-north-server")
     assert asked(server, Tls(str(ours.root), *mine)) >= 0, "strangers did it no harm"

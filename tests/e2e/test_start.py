@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -36,18 +36,24 @@ costs = "emulated-7b-24g"
 """
 
 
-class Blow:
-    """Kills one process as soon as it is there: what a start does meanwhile."""
+@contextmanager
+def blown(server: Server, what: str, *, after: str = "") -> Iterator[int]:
+    """Start a server, and meanwhile kill one process as soon as it is there; yields its number. `after`: not before
+    the server's log says so."""
+    killed: list[int] = []
 
-    def __init__(self, server: Server, what: str, *, after: str = "") -> None:
-        """`after`: not before the server's log says so."""
-        self.server, self.what, self.after, self.pid = server, what, after, 0
-
-    def __call__(self) -> None:
-        pid = processes.named(self.server.pid).get(self.what, 0)
-        if not self.pid and pid and self.after in self.server.log_text():
+    def blow() -> None:
+        pid = processes.named(server.pid).get(what, 0)
+        if not killed and pid and after in server.log_text():
             os.kill(pid, signal.SIGKILL)
-            self.pid = pid
+            killed.append(pid)
+
+    server.start(blow)
+    try:
+        (pid,) = killed
+        yield pid
+    finally:
+        server.kill()
 
 
 def test_a_model_that_is_killed_while_it_loads_is_loaded_again(
@@ -57,15 +63,9 @@ def test_a_model_that_is_killed_while_it_loads_is_loaded_again(
     canned = canned_folder()
     canned.add("slow", sleep="2")
     server = canned.server("covey", "slow", load_seconds=SECONDS)
-    blow = Blow(server, "slow")
-    server.start(blow)
-    try:
-        assert blow.pid
-        assert not processes.lives(blow.pid)
-        with Client(server.grpc_url) as client:
-            assert client.generate("count 2").tokens == (0, 1)
-    finally:
-        server.kill()
+    with blown(server, "slow") as pid, Client(server.grpc_url) as client:
+        assert not processes.lives(pid)
+        assert client.generate("count 2").tokens == (0, 1)
 
 
 def test_a_load_that_hangs_in_triton_is_ended_and_begun_again(
@@ -80,14 +80,13 @@ def test_a_load_that_hangs_in_triton_is_ended_and_begun_again(
         server.kill()
 
 
-@pytest.mark.parametrize("outright", [0.0, 1.5], ids=["at once", "later"])
-def test_a_launcher_that_is_killed_while_its_server_starts_leaves_nothing(canned_folder: Make, outright: float) -> None:
+def test_a_launcher_that_is_killed_while_its_server_starts_leaves_nothing(canned_folder: Make) -> None:
+    """As soon as there is a server; `tests/launcher/test_server_guardian.py` has other times."""
     canned = canned_folder()
     canned.add("slow", sleep="5")
     with subprocess.Popen(canned.command("covey", "slow"), stderr=subprocess.DEVNULL) as launcher:
         server = until(lambda: _server(launcher.pid), launcher.poll)
         port = _words(server, "--http-port=")
-        time.sleep(outright)
         launcher.kill()
     until(lambda: not (_names(f"covey_{port}_") or _files(port)), lambda: _files(port), SECONDS)
 
@@ -142,14 +141,8 @@ def small(folder: Path, **changes: Any) -> Server:
 def test_models_that_die_before_all_is_ready_are_back_when_it_is(tmp_path: Path) -> None:
     """Triton says that they are loaded, and the orchestrator still measures."""
     server = small(tmp_path, load_seconds=2 * SECONDS)
-    blow = Blow(server, "covey", after="Started Metrics Service")
-    server.start(blow)
-    try:
-        assert blow.pid
-        with Client(server.grpc_url, timeout=SECONDS) as client:
-            assert len(client.generate(PROMPT, max_tokens=3, min_tokens=3).tokens) == 3
-    finally:
-        server.kill()
+    with blown(server, "covey", after="Started Metrics Service"), Client(server.grpc_url, timeout=SECONDS) as client:
+        assert len(client.generate(PROMPT, max_tokens=3, min_tokens=3).tokens) == 3
 
 
 def test_an_orchestrator_whose_engine_dies_tells_its_streams_and_is_back(tmp_path: Path) -> None:

@@ -20,6 +20,7 @@ from covey_client.request import Request
 from tests.collector import Collector, collecting
 from tests.e2e.serving import served
 from tests.fronts import call, fronting
+from tests.waiting import until
 
 pytestmark = pytest.mark.e2e
 
@@ -123,8 +124,7 @@ def test_what_a_caller_does_not_want_sampled_is_not(traced: tuple[Front, Collect
     assert call(front, "POST", COMPLETIONS, body, traceparent=f"00-{trace}-{caller}-00")[0] == 200
     seen = len(collector.spans)
     assert call(front, "POST", COMPLETIONS, body, traceparent="no parent")[0] == 200
-    while len(collector.spans) < seen + 5:
-        time.sleep(0.05)
+    until(lambda: len(collector.spans) >= seen + 5)
     assert trace not in {span.trace for span in collector.spans}
 
 

@@ -16,7 +16,7 @@ import tritonclient.grpc
 from tritonclient.utils import InferenceServerException
 
 from covey.contracts.errors import SettingError
-from covey.launcher import Server, admin
+from covey.launcher import Server, admin, shared_memory
 from covey_client import Client, InvalidRequest, status
 from covey_client import secret as tools
 from covey_client.cli import main
@@ -126,6 +126,13 @@ def test_no_command_line_has_the_secret(running: Server) -> None:
             shown.append(path.read_bytes())
     assert any(b"--http-restricted-api=" in line for line in shown)
     assert not any(tools.kept(running.options.http_port).encode() in line for line in shown)
+
+
+@pytest.mark.e2e
+def test_its_shared_memory_is_its_user_s_alone(running: Server) -> None:
+    paths = list(shared_memory.FOLDER.glob(f"covey_{running.options.http_port}_*"))
+    assert len(paths) > 1
+    assert {stat.S_IMODE(path.stat().st_mode) for path in paths} == {0o600}
 
 
 @pytest.mark.e2e

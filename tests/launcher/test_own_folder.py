@@ -29,17 +29,16 @@ COMMIT = "0123456789abcdef0123456789abcdef01234567"
 TENSORS = ("model.layers.0.w", "model.layers.1.w")
 BUNDLED = MODELS / "target" / "1"
 VOCABULARY = vocabulary.size(BUNDLED)
+WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
+ONE, TWO = "model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors"
+LFS = "version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 1\n"
+Build = Callable[[Path], Path]
 
 
 def written(folder: Path, **config: Any) -> Path:
     """A folder that could be served but for what `config` says: a tensor in each of two layers, and a tokenizer."""
     folder.mkdir(parents=True, exist_ok=True)
-    settings = {
-        "model_type": "llama",
-        "vocab_size": vocabulary.size(BUNDLED),
-        "hidden_size": 32,
-        "num_hidden_layers": 2,
-    }
+    settings = {"model_type": "llama", "vocab_size": VOCABULARY, "hidden_size": 32, "num_hidden_layers": 2}
     (folder / "config.json").write_text(json.dumps(settings | config))
     hold(folder, {name: ("F32", [1], 4 * layer, 4 * layer + 4) for layer, name in enumerate(TENSORS)})
     shutil.copy(BUNDLED / "tokenizer.json", folder)
@@ -51,56 +50,63 @@ def hold(folder: Path, tensors: dict[str, tuple[str, list[int], int, int]]) -> N
     places = {name: {"dtype": d, "shape": s, "data_offsets": [b, e]} for name, (d, s, b, e) in tensors.items()}
     header = json.dumps(places).encode()
     size = max(end for *_, end in tensors.values())
-    (folder / "model.safetensors").write_bytes(len(header).to_bytes(8, "little") + header + bytes(size))
+    (folder / WEIGHTS).write_bytes(len(header).to_bytes(8, "little") + header + bytes(size))
 
 
-def gguf_file(at: Path) -> Path:
-    (at / "model-q4.gguf").write_bytes(b"GGUF")
-    return at / "model-q4.gguf"
+def renamed(name: str, other: str) -> Build:
+    """A folder of which one file has another name."""
+
+    def build(at: Path) -> Path:
+        (written(at) / name).rename(at / other)
+        return at
+
+    return build
 
 
-def gguf_beside_a_configuration(at: Path) -> Path:
-    (written(at) / "model.safetensors").unlink()
-    gguf_file(at)
-    return at
+def without(name: str) -> Build:
+    def build(at: Path) -> Path:
+        (written(at) / name).unlink()
+        return at
+
+    return build
 
 
-def pickled(at: Path) -> Path:
-    (written(at) / "model.safetensors").rename(at / "pytorch_model.bin")
-    return at
+def with_text(name: str, text: str | bytes, base: Build | None = None) -> Build:
+    """A folder with this file in it, or another one in place of the one that it has."""
+
+    def build(at: Path) -> Path:
+        place = base(at) if base else written(at)
+        (place / name).write_bytes(text if isinstance(text, bytes) else text.encode())
+        return place
+
+    return build
 
 
-def pth(at: Path) -> Path:
-    (written(at) / "model.safetensors").rename(at / "consolidated.00.pth")
-    return at
+def with_pipe(name: str, base: Build | None = None) -> Build:
+    def build(at: Path) -> Path:
+        place = base(at) if base else written(at)
+        (place / name).unlink(missing_ok=True)
+        os.mkfifo(place / name)
+        return place
+
+    return build
 
 
-def without_a_shard(at: Path) -> Path:
-    (written(at) / "model.safetensors").rename(at / "model-00001-of-00002.safetensors")
-    names = {"w": "model-00001-of-00002.safetensors", "v": "model-00002-of-00002.safetensors"}
-    (at / "model.safetensors.index.json").write_text(json.dumps({"metadata": {}, "weight_map": names}))
-    return at
+def indexed(*files: Any) -> Build:
+    """Weights in one file of two, and an index that says that they are in these files."""
 
+    def build(at: Path) -> Path:
+        renamed(WEIGHTS, ONE)(at)
+        (at / INDEX).write_text(json.dumps({"metadata": {}, "weight_map": dict(zip("wv", files))}))
+        (at.parent / "out").write_text("who must not be read")
+        (at.parent / "out.safetensors").write_text("nor who")
+        return at
 
-def indexed_nothing(at: Path) -> Path:
-    (written(at) / "model.safetensors").rename(at / "model-00001-of-00001.safetensors")
-    (at / "model.safetensors.index.json").write_text(json.dumps({"metadata": {}, "weight_map": {}}))
-    return at
-
-
-def without_an_index(at: Path) -> Path:
-    (written(at) / "model.safetensors").rename(at / "model-00001-of-00001.safetensors")
-    return at
-
-
-def piped_index(at: Path) -> Path:
-    os.mkfifo(without_an_index(at) / INDEX)
-    return at
+    return build
 
 
 def shards_without_a_tensor(at: Path) -> Path:
-    without_a_shard(at)
-    shutil.copy(at / "model-00001-of-00002.safetensors", at / "model-00002-of-00002.safetensors")
+    shutil.copy(indexed(ONE, TWO)(at) / ONE, at / TWO)
     return at
 
 
@@ -110,15 +116,18 @@ def cut_short(at: Path) -> Path:
     return at
 
 
-def not_fetched(name: str) -> Callable[[Path], Path]:
-    def build(at: Path) -> Path:
-        (written(at) / name).write_text("version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 1\n")
-        return at
-
-    return build
+def gguf(at: Path) -> Path:
+    (at / "model-q4.gguf").write_bytes(b"GGUF")
+    return at / "model-q4.gguf"
 
 
-def holding(name: str, dtype: str, *shape: int, **config: Any) -> Callable[[Path], Path]:
+def adapter(at: Path) -> Path:
+    (at / "adapter_config.json").write_text(json.dumps({"base_model_name_or_path": "somebody/base"}))
+    (at / "adapter_model.safetensors").write_bytes(b"")
+    return at
+
+
+def holding(name: str, dtype: str, *shape: int, **config: Any) -> Build:
     """The same folder with one tensor more, of two bytes a number."""
 
     def build(at: Path) -> Path:
@@ -129,7 +138,7 @@ def holding(name: str, dtype: str, *shape: int, **config: Any) -> Callable[[Path
     return build
 
 
-def placed(*places: tuple[int, int]) -> Callable[[Path], Path]:
+def placed(*places: tuple[int, int]) -> Build:
     """The same folder with tensors of two numbers in these places."""
 
     def build(at: Path) -> Path:
@@ -139,85 +148,34 @@ def placed(*places: tuple[int, int]) -> Callable[[Path], Path]:
     return build
 
 
-def of_pipes(name: str) -> Callable[[Path], Path]:
-    def build(at: Path) -> Path:
-        (written(at) / name).unlink(missing_ok=True)
-        os.mkfifo(at / name)
-        return at
-
-    return build
+def headed(header: bytes) -> Build:
+    return with_text(WEIGHTS, len(header).to_bytes(8, "little") + header)
 
 
-def generating(content: Any) -> Callable[[Path], Path]:
-    def build(at: Path) -> Path:
-        (written(at) / "generation_config.json").write_text(json.dumps(content))
-        return at
-
-    return build
+def index(text: str | bytes) -> Build:
+    return with_text(INDEX, text, indexed(ONE))
 
 
-def without_tokenizer(at: Path) -> Path:
-    (written(at) / "tokenizer.json").unlink()
-    return at
-
-
-def of_sentencepiece(at: Path) -> Path:
-    (written(at) / "tokenizer.json").rename(at / "tokenizer.model")
-    return at
-
-
-def adapter(at: Path) -> Path:
-    (at / "adapter_config.json").write_text(json.dumps({"base_model_name_or_path": "somebody/base"}))
-    (at / "adapter_model.safetensors").write_bytes(b"")
-    return at
-
-
-def indexed(file: Any) -> Callable[[Path], Path]:
-    """Weights whose index says that one of them is in another file."""
-
-    def build(at: Path) -> Path:
-        without_a_shard(at)
-        names = {"w": "model-00001-of-00002.safetensors", "v": file}
-        (at / "model.safetensors.index.json").write_text(json.dumps({"metadata": {}, "weight_map": names}))
-        (at.parent / "out").write_text("who must not be read")
-        (at.parent / "out.safetensors").write_text("nor who")
-        return at
-
-    return build
-
-
-def with_text(name: str, text: str | bytes) -> Callable[[Path], Path]:
-    def build(at: Path) -> Path:
-        without_a_shard(at)
-        if not name.endswith("index.json"):
-            (at / "model.safetensors.index.json").unlink()
-            (at / "model-00001-of-00002.safetensors").rename(at / "model.safetensors")
-        (at / name).write_bytes(text if isinstance(text, bytes) else text.encode())
-        return at
-
-    return build
-
-
-def headed(header: bytes) -> Callable[[Path], Path]:
-    return with_text("model.safetensors", len(header).to_bytes(8, "little") + header)
-
-
-def saying(**config: Any) -> Callable[[Path], Path]:
+def saying(**config: Any) -> Build:
     return lambda at: written(at, **config)
 
 
 DEEP, LONG = "[" * 200_000, "n" * 100_000
-INDEX, SAME = "model.safetensors.index.json", "safetensors files of the same folder"
-REFUSED: dict[str, tuple[Callable[[Path], Path], tuple[str, ...]]] = {
-    "an index of another folder": (indexed("../out.safetensors"), (f"{INDEX}: names '../out.safetensors' as", SAME)),
-    "an index of a name too long": (indexed(LONG + ".safetensors"), (f"{INDEX}: names 'nnn", SAME)),
+SAME = "safetensors files of the same folder"
+REFUSED: dict[str, tuple[Build, tuple[str, ...]]] = {
+    "an index of another folder": (
+        indexed(ONE, "../out.safetensors"),
+        (f"{INDEX}: names '../out.safetensors' as", SAME),
+    ),
+    "an index of a name too long": (indexed(ONE, LONG + ".safetensors"), (f"{INDEX}: names 'nnn", SAME)),
     "an index with a deep map": (
-        with_text(INDEX, '{"metadata": {}, "weight_map": ' + "[" * 500 + "]" * 500 + "}"),
+        index('{"metadata": {}, "weight_map": ' + "[" * 500 + "]" * 500 + "}"),
         (f"{INDEX}: not a JSON object: nested deeper than", "copy it again"),
     ),
-    "an index without a map": (with_text(INDEX, '{"metadata": {}, "weight_map": [1]}'), ("no weight_map",)),
-    "an index of bytes": (with_text(INDEX, b"\xff\xfe{}"), (f"{INDEX}: not a JSON object", "copy it again")),
+    "an index without a map": (index('{"metadata": {}, "weight_map": [1]}'), ("no weight_map",)),
+    "an index of bytes": (index(b"\xff\xfe{}"), (f"{INDEX}: not a JSON object", "copy it again")),
     "a deep configuration": (with_text("config.json", DEEP), ("config.json: not a JSON object: nested", "copy it")),
+    "a configuration of a list": (with_text("config.json", "[]"), ("config.json: not a JSON object: list; copy it",)),
     "a configuration of one long number": (
         with_text("config.json", '{"vocab_size": ' + "9" * 100_000 + "}"),
         ("config.json: ",),
@@ -283,34 +241,43 @@ REFUSED: dict[str, tuple[Callable[[Path], Path], tuple[str, ...]]] = {
         ("model.safetensors: model.layers.0.w has 4 bytes, allowed: 8 for F32 [2]",),
     ),
     **{
-        f"a pipe as {name}": (of_pipes(name), (f"{name}: cannot be read: it is no regular file",))
+        f"a pipe as {name}": (with_pipe(name), (f"{name}: cannot be read: it is no regular file",))
         for name in ("config.json", "tokenizer.json", "model.safetensors", "generation_config.json")
     },
-    "a pipe as an index": (
-        piped_index,
-        (f"{INDEX}: cannot be read: it is no regular file",),
-    ),
+    "a pipe as an index": (with_pipe(INDEX, indexed()), (f"{INDEX}: cannot be read: it is no regular file",)),
     "a tensor's name too long": (holding(LONG + ".weight", "I8", 2), ("weights of type I8", "that it was made from")),
     "nowhere": (lambda at: at / "nowhere", ("no such folder",)),
     "empty": (lambda at: at, ("no config.json",)),
-    "gguf file": (gguf_file, ("model-q4.gguf: it is cut short",)),
-    "gguf and a configuration": (gguf_beside_a_configuration, ("no safetensors weights; give MODEL=", "itself")),
-    "pytorch_model.bin": (pickled, ("pytorch_model.bin is not read", "save_pretrained(")),
-    "another library's": (pth, ("consolidated.00.pth is not read: fetch the model's safetensors",)),
-    "a shard is missing": (without_a_shard, ("model-00002-of-00002.safetensors is not there", "1 of 2")),
+    "gguf file": (gguf, ("model-q4.gguf: it is cut short",)),
+    "gguf and a configuration": (
+        with_text("model-q4.gguf", "GGUF", without(WEIGHTS)),
+        ("no safetensors weights; give MODEL=", "itself"),
+    ),
+    "pytorch_model.bin": (renamed(WEIGHTS, "pytorch_model.bin"), ("pytorch_model.bin is not read", "save_pretrained(")),
+    "another library's": (
+        renamed(WEIGHTS, "consolidated.00.pth"),
+        ("consolidated.00.pth is not read: fetch the model's safetensors",),
+    ),
+    "a shard is missing": (indexed(ONE, TWO), (f"{TWO} is not there", "1 of 2")),
     "a shard lacks a tensor": (shards_without_a_tensor, ("the weights lack v", "copy them whole")),
-    "shards without an index": (without_an_index, ("neither model.safetensors nor model.safetensors.index.json",)),
+    "shards without an index": (renamed(WEIGHTS, ONE), (f"neither {WEIGHTS} nor {INDEX}",)),
     "cut short": (cut_short, ("copy it again",)),
-    "weights in Git LFS": (not_fetched("model.safetensors"), ("run git lfs pull",)),
-    "tokenizer in Git LFS": (not_fetched("tokenizer.json"), ("not a tokenizer", "copy it again")),
+    "weights in Git LFS": (with_text(WEIGHTS, LFS), ("run git lfs pull",)),
+    "tokenizer in Git LFS": (with_text("tokenizer.json", LFS), ("not a tokenizer", "copy it again")),
     "bare integers": (holding("layers.0.mlp.weight", "I8", 2), ("weights of type I8", "that it was made from")),
     "other tokenizer": (
         saying(vocab_size=97),
         ("its tokenizer has 4096 tokens, its model 97",),
     ),
     "adapter": (adapter, ("merge it into somebody/base by peft's merge_and_unload",)),
-    "tokenizer of SentencePiece": (of_sentencepiece, ("only tokenizer.json is read", "save_pretrained(")),
-    "no tokenizer": (without_tokenizer, ("no tokenizer.json", "take tokenize, detokenize, ensemble out of models")),
+    "tokenizer of SentencePiece": (
+        renamed("tokenizer.json", "tokenizer.model"),
+        ("only tokenizer.json is read", "save_pretrained("),
+    ),
+    "no tokenizer": (
+        without("tokenizer.json"),
+        ("no tokenizer.json", "take tokenize, detokenize, ensemble out of models"),
+    ),
     "remote code": (
         saying(model_type="mine", auto_map={"AutoModelForCausalLM": "modeling_mine.Mine"}),
         ("model type 'mine' is not supported", "code of its own (auto_map), which is not run"),
@@ -328,12 +295,15 @@ REFUSED: dict[str, tuple[Callable[[Path], Path], tuple[str, ...]]] = {
     "dynamic": (saying(rope_scaling={"type": "dynamic", "factor": 2.0}), ("dynamic rotary scaling",)),
     "no key heads": (saying(num_key_value_heads=0), ("num_key_value_heads of config.json is 0", "from 1")),
     "layers of nothing": (saying(num_hidden_layers=None), ("num_hidden_layers of config.json is None",)),
-    "ends in words": (generating({"eos_token_id": ["<end>"]}), ("eos_token_id: got ['<end>']", "one token id or a")),
-    "an index of no weights": (indexed("config.json"), ("names 'config.json'", SAME)),
-    "an index of a number": (indexed(7), ("names 7 as", SAME)),
+    "ends in words": (
+        with_text("generation_config.json", '{"eos_token_id": ["<end>"]}'),
+        ("eos_token_id: got ['<end>']", "one token id or a"),
+    ),
+    "an index of no weights": (indexed(ONE, "config.json"), ("names 'config.json'", SAME)),
+    "an index of a number": (indexed(ONE, 7), ("names 7 as", SAME)),
     "heads in words": (saying(num_attention_heads="4"), ("num_attention_heads of config.json is '4'",)),
     "layers by number": (saying(layer_types=2), ("layer_types of config.json is 2, allowed: a list",)),
-    "an index of nothing": (indexed_nothing, ("names no file",)),
+    "an index of nothing": (indexed(), ("names no file",)),
     "in transformers alone": (saying(model_type="vit"), ("model type 'vit' is not supported",)),
     "types in a list": (saying(model_type=["llama"]), ("model type ['llama'] is not supported",)),
 }
@@ -460,7 +430,7 @@ def test_what_the_configuration_rules_out_is_not_fetched(
     config: dict[str, Any], said: str, home: Path, tmp_path: Path
 ) -> None:
     files = written(tmp_path / "files", **config)
-    (files / "model.safetensors").unlink()
+    (files / WEIGHTS).unlink()
     cached(home, "somebody/refused", files)
     with pytest.raises(SettingError, match=said):
         hub.folder("somebody/refused")

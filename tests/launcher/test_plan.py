@@ -85,8 +85,10 @@ def test_a_copy_of_the_real_model_s_profile_serves_the_real_model(
     copy, here = tmp_path / "mine.toml", bundled.folder(tmp_path)
     copy.write_text((profile.profiles_folder() / "smollm2.toml").read_text().replace('"adaptive"', '"fixed:3"'))
     options = Options(profile=str(copy), state=tmp_path)
-    with pytest.raises(StartError, match=rf"needs {bundled.NAME} in .* fetches it, or give --model"):
-        default_model.chosen(options)
+    for lacks in (options, Options(profile=default_model.REAL_PROFILE, state=tmp_path)):
+        with pytest.raises(StartError, match=rf"needs {bundled.NAME} in .* fetches it, or give --model"):
+            default_model.chosen(lacks)
+    assert default_model.chosen(Options(profile="", state=tmp_path)).profile == "demo-cpu"
     here.mkdir(parents=True)
     assert default_model.chosen(options).model == str(here)
     assert default_model.chosen(replace(options, model="/models/own")).model == "/models/own"

@@ -33,6 +33,8 @@ from covey.launcher import (
 )
 from covey.launcher.errors import Crashed
 from covey.launcher.options import parse
+from covey.models.native import compiled
+from covey.process import cpu
 from covey.supervision import processes
 
 LOADING = """\
@@ -165,6 +167,21 @@ def test_no_library_has_threads_that_spin(monkeypatch: pytest.MonkeyPatch) -> No
     threads, seconds = ran.stdout.split()
     assert threads == "1"
     assert float(seconds) < 0.005
+
+
+def test_a_compiler_that_crashes_ends_no_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """`tests/models/test_compiled.py` sees what models do then."""
+    aborts = "import os; print('LLVM ERROR: no such symbol', flush=True); os.abort()"
+    monkeypatch.setattr(compiled, "KEPT", tmp_path)
+    monkeypatch.setattr(compiled, "COMPILER", ("-c", aborts))
+    server = Server(Options())
+    server.models = ("target",)
+    with caplog.at_level("WARNING", "covey"):
+        server._compile()
+    said = f"PyTorch computes instead of the native runtime: the compiler for {cpu.label()} was ended by SIGABRT: LLVM"
+    assert said in caplog.text
 
 
 def test_every_server_gets_a_token_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:

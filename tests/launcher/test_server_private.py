@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import socket
-import stat
 import subprocess
 import sys
 import threading
@@ -21,7 +20,6 @@ from covey.launcher import (
     port_claim,
     preflight,
     private_memory,
-    shared_memory,
 )
 from covey_client import Client
 from covey_client import secret as tools
@@ -82,14 +80,6 @@ def test_a_free_port_is_none_that_is_named(monkeypatch: pytest.MonkeyPatch) -> N
     chosen = preflight.with_ports(Options(http_port=FREE, grpc_port=FREE, metrics_port=named))
     assert chosen.metrics_port == named
     assert len({getattr(chosen, name) for name in preflight.PORTS}) == 3
-
-
-@pytest.mark.e2e
-def test_regions_of_a_server_are_its_user_s_alone(canned_folder: Make) -> None:
-    with canned_folder().server("covey") as server:
-        paths = list(shared_memory.FOLDER.glob(f"covey_{server.options.http_port}_*"))
-        assert len(paths) > 1
-        assert {stat.S_IMODE(path.stat().st_mode) for path in paths} == {0o600}
 
 
 @pytest.mark.e2e

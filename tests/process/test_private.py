@@ -9,24 +9,19 @@ from pathlib import Path
 import pytest
 
 from covey.contracts.errors import SettingError
-from covey.process.private import KEPT_VARIABLE, kept_folder, lines, private_folder, private_text
+from covey.process.private import KEPT_VARIABLE, kept_folder, private_folder
 from covey_client import files
 
 
-def test_it_is_made_for_this_user_alone(tmp_path: Path) -> None:
+def test_a_folder_is_made_for_this_user_alone_and_one_that_others_may_change_is_refused(tmp_path: Path) -> None:
     made = private_folder(tmp_path / "a" / "b")
     assert made.stat().st_mode & 0o777 == 0o700
     made.chmod(0o755)
     assert private_folder(made) == made, "others may look"
-
-
-def test_a_folder_that_others_may_change_is_refused(tmp_path: Path) -> None:
     for mode in (0o777, 0o775, 0o1777):
-        folder = tmp_path / oct(mode)
-        folder.mkdir()
-        folder.chmod(mode)
+        made.chmod(mode)
         with pytest.raises(SettingError, match="can be changed by other users"):
-            private_folder(folder)
+            private_folder(made)
 
 
 def test_a_link_and_another_user_s_folder_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -45,19 +40,6 @@ def test_what_is_kept_lies_where_the_launcher_says_or_nowhere(tmp_path: Path, mo
     assert kept_folder("curves") is None
     monkeypatch.setenv(KEPT_VARIABLE, str(tmp_path))
     assert kept_folder("curves") == tmp_path / "curves"
-
-
-def test_lines_of_a_secret_file_have_words_and_a_place(tmp_path: Path) -> None:
-    path = tmp_path / "keys"
-    path.write_text("\ufeffa one  # the first\n\n# nobody\nb two 3\n", encoding="utf-8")
-    path.chmod(0o600)
-    assert list(lines(private_text(path), path)) == [
-        (f"{path}, line 1", ["a", "one"]),
-        (f"{path}, line 4", ["b", "two", "3"]),
-    ]
-    path.chmod(0o640)
-    with pytest.raises(SettingError, match=r"others may read it.*chmod 600"):
-        private_text(path)
 
 
 def test_a_file_is_written_whole_whoever_else_writes_it(tmp_path: Path) -> None:

@@ -26,23 +26,17 @@ print("ended")
 """
 
 
-def test_calls_are_made_in_order_in_one_thread_of_that_name() -> None:
+def test_calls_are_made_in_order_in_one_thread_of_that_name_until_it_is_closed() -> None:
     worker = Thread("draft-one")
     made: list[int] = []
 
-    def note(number: int) -> str:
+    def note(number: int) -> threading.Thread:
         made.append(number)
-        return threading.current_thread().name
+        return threading.current_thread()
 
     futures = [worker.submit(note, number) for number in range(20)]
-    assert {future.result(5.0) for future in futures} == {"draft-one"}
-    assert made == list(range(20))
-    worker.close()
-
-
-def test_its_thread_ends_when_it_is_closed() -> None:
-    worker = Thread("draft")
-    thread = worker.submit(lambda _: threading.current_thread(), None).result(5.0)
+    (thread,) = {future.result(5.0) for future in futures}
+    assert (thread.name, made) == ("draft-one", list(range(20)))
     worker.close()
     thread.join(5.0)
     assert not thread.is_alive()

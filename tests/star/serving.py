@@ -15,6 +15,9 @@ from covey.contracts.profile import DrafterSettings
 from covey.contracts.types import DrafterInfo, DraftReply, DraftWork
 from covey.drafters.neural import NeuralDrafter
 from covey.drafters.service import DraftService
+from covey.wire.ledger import new_origin
+from tests.drafters.drafting import Sender
+from tests.waiting import until
 
 VOCABULARY = 97
 
@@ -66,7 +69,13 @@ def prompt(rng: np.random.Generator, length: int) -> list[int]:
     return [int(token) for token in rng.integers(3, VOCABULARY, length)]
 
 
+def senders(service: DraftService, *names: str) -> list[Sender]:
+    """Senders to the service, each of a server of its own."""
+    return [Sender(From(service, name), new_origin(name)) for name in names]
+
+
 def later(call: Callable[[], Any]) -> tuple[threading.Thread, list[Any]]:
+    """Call in a thread of its own; the list gets the answer, or the error."""
     found: list[Any] = []
 
     def run() -> None:
@@ -78,3 +87,23 @@ def later(call: Callable[[], Any]) -> tuple[threading.Thread, list[Any]]:
     thread = threading.Thread(target=run, daemon=True)
     thread.start()
     return thread, found
+
+
+def answer(begun: tuple[threading.Thread, list[Any]]) -> Any:
+    """Return what a call that `later` began is answered."""
+    thread, found = begun
+    thread.join(30)
+    assert not thread.is_alive(), "it hangs"
+    return found[0]
+
+
+def joined(held: Held, service: DraftService, first: Callable[[], Any], *rest: Callable[[], Any]) -> list[Any]:
+    """Return the answers to a call that finds the drafter idle, and to those that come while it is busy."""
+    held.gate.clear()
+    held.inside.clear()
+    begun = [later(first)]
+    assert held.inside.wait(10)
+    begun += [later(call) for call in rest]
+    until(lambda: len(service._queue) == len(rest))
+    held.gate.set()
+    return [answer(each) for each in begun]

@@ -23,8 +23,10 @@ from covey.wire.ledger import new_origin
 from covey_client.costs.table import CostTable
 from loadtest.simulation.virtual import VirtualClock
 from tests.drafters.drafting import Sender, Text, rows_of
-from tests.star.serving import VOCABULARY, From, Held, later, neural, prompt
+from tests.star.serving import VOCABULARY, From, Held, answer, joined, later, neural, prompt, senders
 from tests.waiting import until
+
+Serve = Callable[..., DraftService]
 
 
 def emulated(_folder: Path) -> EmulatedDrafter:
@@ -35,32 +37,22 @@ def emulated(_folder: Path) -> EmulatedDrafter:
 
 @pytest.mark.parametrize("make", [neural, emulated], ids=["neural", "emulated"])
 def test_rows_of_several_senders_are_drafted_in_one_pass_and_as_if_alone(
-    make: Callable[[Path], Any], folder: Path, serve: Callable[..., DraftService]
+    make: Callable[[Path], Any], folder: Path, serve: Serve
 ) -> None:
     held, fresh = Held(make(folder)), make(folder)
     service, rng = serve(held), np.random.default_rng(3)
-    senders = [Sender(From(service, name), new_origin(name)) for name in ("a", "b", "c", "d")]
+    sharing = senders(service, "a", "b", "c", "d")
     alone = [Sender(fresh, new_origin(f"{index}")) for index in range(4)]
     samplings = [Sampling(), Sampling(temperature=1.0, seed=7)]
-    texts = [[Text(tag, prompt(rng, 5 + 9 * tag), samplings[tag % 2]) for tag in range(3)] for _ in senders]
+    texts = [[Text(tag, prompt(rng, 5 + 9 * tag), samplings[tag % 2]) for tag in range(3)] for _ in sharing]
     copies = [[Text(each.tag, list(each.tokens), each.sampling) for each in own] for own in texts]
+    shapes: list[tuple[Any, int]] = [(3, 1), *(([1 + i, 2, 4], 1 + i % 2) for i in (1, 2, 3))]  # depths and widths
     for turn in range(6):
-        held.gate.clear()
-        held.inside.clear()
-        first = later(lambda even=turn % 2 == 0: senders[0].send(texts[0], 3, q_rows=even))
-        held.inside.wait(10)  # the drafter is busy: the others join
-        rest = [later(lambda i=i: senders[i].send(texts[i], [1 + i, 2, 4], 1 + i % 2)) for i in (1, 2, 3)]
-        until(lambda: len(service._queue) == 3)
-        held.gate.set()
-        replies = []
-        for thread, found in (first, *rest):
-            thread.join(30)
-            replies.append(found[0])
+        rest = [lambda i=i: sharing[i].send(texts[i], *shapes[i]) for i in (1, 2, 3)]
+        replies = joined(held, service, lambda even=turn % 2 == 0: sharing[0].send(texts[0], 3, q_rows=even), *rest)
         assert held.together[-2:] == [1, 3]
         for index, reply in enumerate(replies):
-            depth = 3 if not index else [1 + index, 2, 4]
-            width = 1 if not index else 1 + index % 2
-            expected = alone[index].send(copies[index], depth, width)
+            expected = alone[index].send(copies[index], *shapes[index])
             assert rows_of(reply.trees) == rows_of(expected.trees), (turn, index)
             assert reply.status.tolist() == expected.status.tolist()
             assert (reply.trees.q_ids is not None) == (index == 0 and turn % 2 == 0 and make is neural)
@@ -73,13 +65,11 @@ def test_rows_of_several_senders_are_drafted_in_one_pass_and_as_if_alone(
         held.drafter.check()  # type: ignore[attr-defined]
 
 
-def test_a_late_call_is_told_to_decode_plainly_and_nothing_is_lost(
-    folder: Path, serve: Callable[..., DraftService]
-) -> None:
+def test_a_late_call_is_told_to_decode_plainly_and_nothing_is_lost(folder: Path, serve: Serve) -> None:
     held, rng = Held(neural(folder)), np.random.default_rng(6)
     held.gate.set()
     service = serve(held)
-    busy, hasty = (Sender(From(service, name), new_origin(name)) for name in ("busy", "hasty"))
+    busy, hasty = senders(service, "busy", "hasty")
     long, short, freed = Text(1, prompt(rng, 20)), Text(1, prompt(rng, 20)), Text(2, prompt(rng, 20))
     busy.send([long], 4)
     hasty.send([short, freed], 4)
@@ -95,9 +85,8 @@ def test_a_late_call_is_told_to_decode_plainly_and_nothing_is_lost(
     until(lambda: len(service._queue) == 1)
     time.sleep(0.03)
     held.gate.set()
-    first[0].join(20)
-    second[0].join(20)
-    reply = second[1][0]
+    answer(first)
+    reply = answer(second)
     assert reply.status.tolist() == [RowStatus.SKIPPED]
     assert reply.seen.tolist() == [20], "what it held before"
     assert not len(reply.trees.tokens)
@@ -108,31 +97,23 @@ def test_a_late_call_is_told_to_decode_plainly_and_nothing_is_lost(
     assert hasty.send([Text(2, freed.tokens, seen=20)], 2).status.tolist() == [RowStatus.STALE], "freed all the same"
 
 
-def test_who_breaks_the_drafter_breaks_it_for_himself_alone(folder: Path, serve: Callable[..., DraftService]) -> None:
+def test_who_breaks_the_drafter_breaks_it_for_himself_alone(folder: Path, serve: Serve) -> None:
     held, rng = Held(neural(folder)), np.random.default_rng(8)
     service = serve(held)
-    senders = [Sender(From(service, name), new_origin(name)) for name in ("a", "b", "c")]
-    texts = [Text(1, prompt(rng, 12)) for _ in senders]
+    sharing = senders(service, "a", "b", "c")
+    texts = [Text(1, prompt(rng, 12)) for _ in sharing]
 
-    def round_of_all() -> list[Any]:
-        held.gate.clear()
-        held.inside.clear()
-        calls = [later(lambda: senders[0].send([texts[0]], 2))]
-        held.inside.wait(10)
-        calls += [later(lambda i=i: senders[i].send([texts[i]], 2)) for i in (1, 2)]
-        until(lambda: len(service._queue) == 2)
-        held.gate.set()
-        for thread, _ in calls:
-            thread.join(20)
-        return [found[0] for _, found in calls]
+    def all_are(kind: type) -> bool:
+        calls = [lambda i=i: sharing[i].send([texts[i]], 2) for i in range(3)]
+        return all(isinstance(each, kind) for each in joined(held, service, *calls))
 
-    assert all(isinstance(each, DraftReply) for each in round_of_all())
+    assert all_are(DraftReply)
     held.failure = PortError("out of memory")
-    assert all(isinstance(each, PortError) for each in round_of_all())
+    assert all_are(PortError)
     held.failure = None
-    for sender, text in zip(senders, texts):
+    for sender, text in zip(sharing, texts):
         sender.epoch, text.seen = 0, None
-    assert all(isinstance(each, DraftReply) for each in round_of_all())
+    assert all_are(DraftReply)
     assert held.together[-3:] == [1, 1, 1], "apart for a while"
     held.drafter.check()  # type: ignore[attr-defined]
 
@@ -140,27 +121,24 @@ def test_who_breaks_the_drafter_breaks_it_for_himself_alone(folder: Path, serve:
 def test_nothing_hangs_when_it_stops(folder: Path) -> None:
     held, rng = Held(neural(folder)), np.random.default_rng(10)
     service = DraftService(held)
-    senders = [Sender(From(service, name), new_origin(name)) for name in ("a", "b")]
-    first = later(lambda: senders[0].send([Text(1, prompt(rng, 12))], 2))
+    one, two = senders(service, "a", "b")
+    first = later(lambda: one.send([Text(1, prompt(rng, 12))], 2))
     held.inside.wait(10)
-    second = later(lambda: senders[1].send([Text(1, prompt(rng, 12))], 2))
+    second = later(lambda: two.send([Text(1, prompt(rng, 12))], 2))
     until(lambda: len(service._queue) == 1)
     ending = threading.Thread(target=service.stop)
     ending.start()
     until(lambda: service._stopped)
     held.gate.set()
-    for thread in (ending, first[0], second[0]):
-        thread.join(20)
-        assert not thread.is_alive()
-    assert isinstance(first[1][0], DraftReply)
-    assert isinstance(second[1][0], PortError)
+    assert isinstance(answer(first), DraftReply)
+    assert isinstance(answer(second), PortError)
+    ending.join(20)
+    assert not ending.is_alive()
     with pytest.raises(PortError):
-        service.draft(senders[0].work([Text(2, prompt(rng, 4))], 1), "a")
+        service.draft(one.work([Text(2, prompt(rng, 4))], 1), "a")
 
 
-def test_random_traffic_of_many_threads_drafts_what_a_drafter_of_its_own_would(
-    folder: Path, serve: Callable[..., DraftService]
-) -> None:
+def test_random_traffic_of_many_threads_drafts_what_a_drafter_of_its_own_would(folder: Path, serve: Serve) -> None:
     """Evictions, refusals, late answers and re-openings change who is drafted for, never what is proposed."""
     drafter, own_drafters = neural(folder, blocks=60), [neural(folder) for _ in range(4)]  # no two load at a time
     service = serve(drafter, limits=QueueLimits(rows=5, bound=0.01))
@@ -194,26 +172,22 @@ def test_random_traffic_of_many_threads_drafts_what_a_drafter_of_its_own_would(
     drafter.check()
 
 
-def test_who_waits_longer_than_it_is_remembered_is_served_all_the_same(
-    folder: Path, serve: Callable[..., DraftService]
-) -> None:
+def test_who_waits_longer_than_it_is_remembered_is_served_all_the_same(folder: Path, serve: Serve) -> None:
     """A pass of many seconds, as of a process that was stopped: its sender has been silent, and has not gone."""
     held, rng, now = Held(neural(folder)), np.random.default_rng(12), [0.0]
     service = serve(held, now=lambda: now[0])
-    senders = [Sender(From(service, name), new_origin(name)) for name in ("a", "b")]
-    calls = [later(lambda: senders[0].send([Text(1, prompt(rng, 12))], 2))]
-    held.inside.wait(10)
-    now[0] = GONE + 1
-    calls.append(later(lambda: senders[1].send([Text(1, prompt(rng, 12))], 2)))
-    until(lambda: len(service._queue) == 1)
+    one, two = senders(service, "a", "b")
+
+    def comes_late() -> DraftReply:
+        now[0] = GONE + 1
+        return two.send([Text(1, prompt(rng, 12))], 2)
+
+    answers = joined(held, service, lambda: one.send([Text(1, prompt(rng, 12))], 2), comes_late)
+    assert all(isinstance(each, DraftReply) for each in answers)
     assert len(service._accounts) == 2
-    held.gate.set()
-    for thread, found in calls:
-        thread.join(20)
-        assert isinstance(found[0], DraftReply)
 
 
-def test_idle_time_grows_until_a_call_comes(folder: Path, serve: Callable[..., DraftService]) -> None:
+def test_idle_time_grows_until_a_call_comes(folder: Path, serve: Serve) -> None:
     held, rng, now = Held(neural(folder)), np.random.default_rng(12), [0.0]
     service = serve(held, now=lambda: now[0])
 
@@ -222,33 +196,27 @@ def test_idle_time_grows_until_a_call_comes(folder: Path, serve: Callable[..., D
 
     now[0] = 5.0
     assert idle() == 5.0
-    thread, _ = later(lambda: Sender(From(service, "a"), new_origin("a")).send([Text(1, prompt(rng, 12))], 2))
+    begun = later(lambda: senders(service, "a")[0].send([Text(1, prompt(rng, 12))], 2))
     held.inside.wait(10)
     now[0] = 9.0
     assert idle() == 5.0
     held.gate.set()
-    thread.join(20)
+    answer(begun)
     now[0] = 12.0
     assert idle() == 8.0
 
 
-def test_an_answer_that_cannot_be_sent_is_nothing_to_the_next_call(
-    folder: Path, serve: Callable[..., DraftService]
-) -> None:
+def test_an_answer_that_cannot_be_sent_is_nothing_to_the_next_call(folder: Path, serve: Serve) -> None:
     def lost(_answer: object) -> None:
         raise RuntimeError("shared memory is full")
 
     service, rng = serve(neural(folder)), np.random.default_rng(13)
-    sender = Sender(From(service, "a"), new_origin("a"))
+    (sender,) = senders(service, "a")
     service.submit(sender.work([Text(1, prompt(rng, 12))], 2), "a", lost)
-    thread, found = later(lambda: sender.send([Text(2, prompt(rng, 12))], 2))
-    thread.join(20)
-    assert found[0].status.tolist() == [RowStatus.OK]
+    assert answer(later(lambda: sender.send([Text(2, prompt(rng, 12))], 2))).status.tolist() == [RowStatus.OK]
 
 
-def test_who_sends_more_calls_than_anyone_needs_is_answered_at_once(
-    folder: Path, serve: Callable[..., DraftService]
-) -> None:
+def test_who_sends_more_calls_than_anyone_needs_is_answered_at_once(folder: Path, serve: Serve) -> None:
     held, rng = Held(neural(folder)), np.random.default_rng(14)
     service = serve(held)
     flood, text = Sender(None, new_origin("flood")), Text(1, prompt(rng, 12))  # type: ignore[arg-type]
@@ -262,9 +230,7 @@ def test_who_sends_more_calls_than_anyone_needs_is_answered_at_once(
 
 
 @pytest.mark.parametrize("names", [1, 40])
-def test_neither_texts_nor_names_without_end_take_anothers_tags(
-    folder: Path, serve: Callable[..., DraftService], names: int
-) -> None:
+def test_neither_texts_nor_names_without_end_take_anothers_tags(folder: Path, serve: Serve, names: int) -> None:
     drafter, rng = neural(folder, blocks=24), np.random.default_rng(16)
     service = serve(drafter)
     auth = Authenticator(17, [CallingServer("modest", 1), CallingServer("greedy", 2)])

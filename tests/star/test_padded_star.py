@@ -69,7 +69,7 @@ def remote(there: Neural) -> Iterator[RemoteDrafter]:
 @pytest.mark.parametrize("size", [VOCABULARY - 9, VOCABULARY + 13])
 def test_it_drafts_as_one_of_the_target_s_own_size(size: int, folder: Path, tmp_path: Path) -> None:
     with remote(Neural(neural(padded(tmp_path / "padded", folder, size)))) as drafter:
-        assert drafter.info().vocab_size == min(size, VOCABULARY)
+        assert (drafter.info().model, drafter.info().vocab_size) == ("draft_remote", min(size, VOCABULARY))
         found = outcome(Sender(drafter, new_origin("a")))
     own = Sender(neural(folder if size > VOCABULARY else tmp_path / "padded"))
     assert found == outcome(own)

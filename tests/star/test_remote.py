@@ -29,6 +29,7 @@ from tests.waiting import until
 SECRET = "secret-of-the-east-server"
 VOCABULARY = 97
 CALLERS = MappingProxyType({"east": SECRET})
+Remote = Callable[..., RemoteDrafter]
 
 
 class There:
@@ -79,7 +80,7 @@ class There:
 
 
 @pytest.fixture
-def remote() -> Iterator[Callable[..., RemoteDrafter]]:
+def remote() -> Iterator[Remote]:
     made: list[RemoteDrafter] = []
 
     def make(*places: There, **given: Any) -> RemoteDrafter:
@@ -106,23 +107,7 @@ def begun(drafter: RemoteDrafter) -> tuple[RemoteDrafter, Sender, list[Text]]:
     return drafter, Sender(drafter, new_origin("a")), texts()
 
 
-def test_it_drafts_what_the_drafter_there_does(remote: Callable[..., RemoteDrafter]) -> None:
-    there, own = There(), NgramDrafter(DrafterSettings(), name="draft", vocab_size=VOCABULARY)
-    drafter = remote(there)
-    up(drafter)
-    far, near = Sender(drafter, new_origin("a")), Sender(own, new_origin("a"))
-    ours, theirs = texts(), texts()
-    for turn in range(5):
-        got, expected = far.send(ours, 3), near.send(theirs, 3)
-        assert rows_of(got.trees) == rows_of(expected.trees)
-        for each in (*ours, *theirs):
-            each.tokens += [5 + turn % 3, 6]
-    assert drafter.info().model == "draft_remote"
-
-
-def test_an_answer_that_is_lost_is_asked_for_again_and_nothing_is_drafted_twice(
-    remote: Callable[..., RemoteDrafter],
-) -> None:
+def test_an_answer_that_is_lost_is_asked_for_again_and_nothing_is_drafted_twice(remote: Remote) -> None:
     there = There()
     _, sender, mine = begun(remote(there))
     sender.send(mine, 3)
@@ -137,9 +122,7 @@ def test_an_answer_that_is_lost_is_asked_for_again_and_nothing_is_drafted_twice(
     assert rows_of(sender.send(mine, 3).trees) == rows_of(reply.trees)
 
 
-def test_while_it_is_gone_rows_decode_plainly_at_once_and_it_comes_back_by_itself(
-    remote: Callable[..., RemoteDrafter],
-) -> None:
+def test_while_it_is_gone_rows_decode_plainly_at_once_and_it_comes_back_by_itself(remote: Remote) -> None:
     there = There()
     drafter, sender, mine = begun(remote(there))
     sender.send(mine, 3)
@@ -161,9 +144,7 @@ def test_while_it_is_gone_rows_decode_plainly_at_once_and_it_comes_back_by_itsel
     assert rows_of(sender.send(mine, 3).trees)[0] == [5, 6, 7]
 
 
-def test_what_was_to_be_freed_while_it_was_away_is_freed_when_it_is_back(
-    remote: Callable[..., RemoteDrafter],
-) -> None:
+def test_what_was_to_be_freed_while_it_was_away_is_freed_when_it_is_back(remote: Remote) -> None:
     there = There()
     drafter, sender, mine = begun(remote(there))
     sender.send(mine, 3)
@@ -178,7 +159,7 @@ def test_what_was_to_be_freed_while_it_was_away_is_freed_when_it_is_back(
     assert there.freed == [77, 77]
 
 
-def test_another_place_takes_over_and_replays(remote: Callable[..., RemoteDrafter]) -> None:
+def test_another_place_takes_over_and_replays(remote: Remote) -> None:
     one, two = There("one:1/draft"), There("two:1/draft")
     two.clock = one.clock
     _, sender, mine = begun(remote(one, two, now=one.clock.now))
@@ -193,7 +174,7 @@ def test_another_place_takes_over_and_replays(remote: Callable[..., RemoteDrafte
     assert other.drafts == 2
 
 
-def test_it_moves_where_that_pays_and_not_for_a_little(remote: Callable[..., RemoteDrafter]) -> None:
+def test_it_moves_where_that_pays_and_not_for_a_little(remote: Remote) -> None:
     one, two = There("one:1/draft"), There("two:1/draft")
     two.clock = one.clock
     one.slow = two.slow = 0.004
@@ -214,7 +195,7 @@ def test_it_moves_where_that_pays_and_not_for_a_little(remote: Callable[..., Rem
     assert at.drafts == before, "it stays"
 
 
-def test_another_vocabulary_is_never_asked_to_draft(remote: Callable[..., RemoteDrafter]) -> None:
+def test_another_vocabulary_is_never_asked_to_draft(remote: Remote) -> None:
     there = There(vocab_size=VOCABULARY + MOST_SURPLUS + 1)
     drafter = remote(there)
     sender = Sender(drafter, new_origin("a"))
@@ -225,7 +206,7 @@ def test_another_vocabulary_is_never_asked_to_draft(remote: Callable[..., Remote
         drafter.info()
 
 
-def test_tokens_that_the_target_does_not_have_are_no_draft(remote: Callable[..., RemoteDrafter]) -> None:
+def test_tokens_that_the_target_does_not_have_are_no_draft(remote: Remote) -> None:
     there = There(vocab_size=0)
     drafter = remote(there)
     up(drafter)
@@ -233,7 +214,7 @@ def test_tokens_that_the_target_does_not_have_are_no_draft(remote: Callable[...,
         Sender(drafter, new_origin("a")).send([Text(1, [200, 201, 200])], 2)
 
 
-def test_a_place_that_does_not_answer_in_time_is_no_place(remote: Callable[..., RemoteDrafter]) -> None:
+def test_a_place_that_does_not_answer_in_time_is_no_place(remote: Remote) -> None:
     waits: list[float] = []
 
     class Mute(There):
@@ -275,9 +256,7 @@ def test_a_profile_says_where_it_is_and_names_a_secret(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("what", ["raises", "nested", "no numbers"])
-def test_whatever_a_place_says_of_itself_the_thread_that_looks_goes_on(
-    remote: Callable[..., RemoteDrafter], what: str
-) -> None:
+def test_whatever_a_place_says_of_itself_the_thread_that_looks_goes_on(remote: Remote, what: str) -> None:
     class Odd(There):
         odd = True
 

@@ -17,8 +17,7 @@ from covey.drafters.service import DraftService
 from covey.drafters.speed import Speed
 from covey.wire.ledger import new_origin
 from tests.drafters.drafting import Sender, Text
-from tests.star.serving import VOCABULARY, From, Held, later, neural, prompt
-from tests.waiting import until
+from tests.star.serving import VOCABULARY, Held, answer, joined, later, neural, prompt, senders
 
 Serve = Callable[..., DraftService]
 LARGEST = 1.7e308  # a message may say so
@@ -46,7 +45,7 @@ class Asking:
 
     def __init__(self, service: DraftService, count: int) -> None:
         self.service, self.rng = service, np.random.default_rng(20)
-        self.senders = [Sender(From(service, f"{index}"), new_origin(f"{index}")) for index in range(count)]
+        self.senders = senders(service, *map(str, range(count)))
         self.texts = [Text(1, prompt(self.rng, 12)) for _ in self.senders]
 
     def ask(self, index: int, **given: Any) -> DraftReply:
@@ -74,19 +73,15 @@ def test_tokens_that_the_drafter_lacks_break_nothing_for_who_is_joined_with_them
     alone = service.at_once(bad.work([Text(1, [5, VOCABULARY])], 2), "bad")
     assert alone is not None
     assert alone.status.tolist() == [RowStatus.OK]
-    held.gate.clear()
-    held.inside.clear()
-    senders = [Sender(From(service, name), new_origin(name)) for name in ("a", "b")]
-    calls = [later(lambda: senders[0].send([Text(1, prompt(rng, 12))], 2))]
-    assert held.inside.wait(10)
-    calls.append(later(lambda: senders[1].send([Text(1, prompt(rng, 12))], 2)))
-    calls.append(later(lambda: service.draft(bad.work([Text(1, [5, VOCABULARY], seen=2)], 2), "bad")))
-    until(lambda: len(service._queue) == 2)
-    held.gate.set()
-    for thread, found in calls:
-        thread.join(20)
-        assert isinstance(found[0], DraftReply)
-        assert found[0].status.tolist() == [RowStatus.OK]
+    one, two = senders(service, "a", "b")
+    replies = joined(
+        held,
+        service,
+        lambda: one.send([Text(1, prompt(rng, 12))], 2),
+        lambda: two.send([Text(1, prompt(rng, 12))], 2),
+        lambda: service.draft(bad.work([Text(1, [5, VOCABULARY], seen=2)], 2), "bad"),
+    )
+    assert [reply.status.tolist() for reply in replies] == [[RowStatus.OK]] * 3
     assert held.together == [1, 1, 2]
 
 
@@ -116,10 +111,8 @@ def test_a_fault_in_choosing_whose_turn_it_is_loses_those_calls_alone(
     folder: Path, serve: Serve, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     service, rng = serve(neural(folder)), np.random.default_rng(23)
-    sender = Sender(From(service, "a"), new_origin("a"))
+    (sender,) = senders(service, "a")
     monkeypatch.setattr(Speed, "depth", lambda *_given: 1 / 0)
-    thread, found = later(lambda: sender.send([Text(1, prompt(rng, 12))], 2))
-    thread.join(20)
-    assert isinstance(found[0], PortError)
+    assert isinstance(answer(later(lambda: sender.send([Text(1, prompt(rng, 12))], 2))), PortError)
     monkeypatch.undo()
     assert sender.send([Text(2, prompt(rng, 12))], 2).status.tolist() == [RowStatus.OK]

@@ -35,23 +35,32 @@ def lives(process: subprocess.Popen[bytes]) -> bool:
     return False
 
 
-def looks(silence: Silence, seconds: float) -> None:
-    for _ in range(int(seconds / LOOK_SECONDS)):
-        silence.look()
+class Talk:
+    """A process that answers or not, and who listens to it."""
+
+    def __init__(self, process: subprocess.Popen[bytes]) -> None:
+        self.pid, self.answers, self.now = process.pid, True, 0.0
+        self.asked: list[float] = []  # for how many seconds
+        self.silence = Silence("one", lambda: self.pid, self._ask, BOUND, lambda: self.now)
+
+    def _ask(self, seconds: float) -> bool:
+        self.asked.append(seconds)
+        return self.answers
+
+    def looks(self, seconds: float = LOOK_SECONDS, *, answers: bool) -> None:
+        self.answers = answers
+        for _ in range(int(seconds / LOOK_SECONDS)):
+            self.silence.look()
 
 
 def test_who_falls_silent_is_ended_and_not_before(process: subprocess.Popen[bytes]) -> None:
-    said = [True]
-    silence = Silence("one", lambda: process.pid, lambda _seconds: said[0], BOUND, lambda: 0.0)
-    looks(silence, 2 * BOUND)
+    talk = Talk(process)
+    talk.looks(2 * BOUND, answers=True)
     for _ in range(3):  # silent for less than the bound, again and again
-        said[0] = False
-        looks(silence, BOUND - LOOK_SECONDS)
-        said[0] = True
-        silence.look()
+        talk.looks(BOUND - LOOK_SECONDS, answers=False)
+        talk.looks(answers=True)
     assert lives(process)
-    said[0] = False
-    looks(silence, BOUND)
+    talk.looks(BOUND, answers=False)
     assert process.wait(10) == -signal.SIGKILL
 
 
@@ -60,69 +69,59 @@ def test_who_waits_for_a_processor_has_longer(
 ) -> None:
     """It is slow, which is the machine's doing; one that spins there is found, if late."""
     monkeypatch.setattr("covey.supervision.silence.Starved.look", lambda _starved, _pids: 0.75 * LOOK_SECONDS)
-    said = [True]
-    silence = Silence("one", lambda: process.pid, lambda _seconds: said[0], BOUND, lambda: 0.0)
-    silence.look()
-    said[0] = False
-    looks(silence, 4 * BOUND - LOOK_SECONDS)
+    talk = Talk(process)
+    talk.looks(answers=True)
+    talk.looks(4 * BOUND - LOOK_SECONDS, answers=False)
     assert lives(process)
-    silence.look()
+    talk.looks(answers=False)
     assert process.wait(10) == -signal.SIGKILL
 
 
-def test_who_answers_late_answers(process: subprocess.Popen[bytes]) -> None:
-    asked: list[float] = []
-
-    def late(seconds: float) -> bool:
-        asked.append(seconds)
-        return seconds > BOUND / 3
-
-    silence = Silence("one", lambda: process.pid, late, BOUND, lambda: 0.0)
-    silence._answered = silence._known = process.pid
-    looks(silence, 10 * BOUND)
+def test_who_answers_late_answers(process: subprocess.Popen[bytes], monkeypatch: pytest.MonkeyPatch) -> None:
+    talk = Talk(process)
+    talk.looks(answers=True)
+    monkeypatch.setattr(talk.silence, "_asks", lambda seconds: talk._ask(seconds) and seconds > BOUND / 3)
+    talk.looks(10 * BOUND, answers=True)
     assert lives(process)
-    assert LOOK_SECONDS <= min(asked) < max(asked) < BOUND
+    assert LOOK_SECONDS <= min(talk.asked) < max(talk.asked) < BOUND
 
 
 def test_who_is_starting_has_longer_and_so_has_its_successor(process: subprocess.Popen[bytes]) -> None:
-    pid, said = [1], [True]
-    silence = Silence("one", lambda: pid[0], lambda _seconds: said[0], BOUND, lambda: 0.0)
-    silence.look()
-    pid[0], said[0] = process.pid, False
-    looks(silence, STARTING_SECONDS - LOOK_SECONDS)
+    talk = Talk(process)
+    talk.pid = 1
+    talk.looks(answers=True)
+    talk.pid = process.pid
+    talk.looks(STARTING_SECONDS - LOOK_SECONDS, answers=False)
     assert lives(process)
-    silence.look()
+    talk.looks(answers=False)
     assert process.wait(10) == -signal.SIGKILL
 
 
 def test_nobody_is_ended_for_one_that_has_gone(process: subprocess.Popen[bytes]) -> None:
-    pid = [process.pid]
+    talk = Talk(process)
+    talk.looks(answers=True)
+    talk.looks(BOUND - LOOK_SECONDS, answers=False)
 
-    def silent(_seconds: float) -> bool:
-        pid[0] = 0  # it ended while it was asked
+    def ends(_seconds: float) -> bool:
+        talk.pid = 0  # while it was asked
         return False
 
-    silence = Silence("one", lambda: pid[0], lambda _seconds: True, BOUND, lambda: 0.0)
-    silence.look()
-    silence._asks, silence._bound = silent, LOOK_SECONDS
-    silence.look()
+    talk.silence._asks = ends
+    talk.silence.look()
     assert lives(process)
 
 
-@pytest.mark.parametrize(("took", "questions"), [(1.0, 3), (1000.0, 3)], ids=["as long as it may", "while nobody ran"])
-def test_the_time_of_a_question_counts_as_far_as_it_may_last(
-    process: subprocess.Popen[bytes], took: float, questions: int
-) -> None:
-    now, asked = [0.0], []
+@pytest.mark.parametrize("took", [1.0, 1000.0], ids=["as long as it may", "while nobody ran"])
+def test_the_time_of_a_question_counts_as_far_as_it_may_last(process: subprocess.Popen[bytes], took: float) -> None:
+    talk = Talk(process)
+    talk.looks(answers=True)
 
     def silent(seconds: float) -> bool:
-        asked.append(seconds)
-        now[0] += took * seconds
+        talk.now += took * seconds
         return False
 
-    silence = Silence("one", lambda: process.pid, silent, BOUND, lambda: now[0])
-    silence._answered = silence._known = process.pid
-    for _ in range(questions):
+    talk.silence._asks = silent
+    for _ in range(3):
         assert lives(process)
-        silence.look()
+        talk.silence.look()
     assert process.wait(10) == -signal.SIGKILL

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from typing import NoReturn
 
 import pytest
 
@@ -54,13 +55,24 @@ def until_followed(cared: Supervisor, triton: Triton) -> None:
     until(followed)
 
 
+@pytest.fixture
+def searching(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Processes are searched for at each look."""
+    monkeypatch.setattr(supervisor, "FIND_SECONDS", 0.02)
+
+
+def until_back(cared: Supervisor, triton: Triton) -> None:
+    """Wait until a model has been loaded and is followed."""
+    assert triton.loaded.acquire(timeout=SECONDS)
+    until_followed(cared, triton)
+
+
 @pytest.mark.parametrize("waits", [True, False], ids=["waited for", "a zombie stays"])
 def test_what_dies_is_reloaded_each_time_and_once(triton: Triton, cared: Supervisor, waits: bool) -> None:
     triton.waits = waits
     for _ in range(2):
         triton.kill("tokenize")
-        assert triton.loaded.acquire(timeout=SECONDS)
-        until_followed(cared, triton)
+        until_back(cared, triton)
     time.sleep(A_WHILE)
     assert triton.calls == 2 * RELOAD
 
@@ -68,28 +80,18 @@ def test_what_dies_is_reloaded_each_time_and_once(triton: Triton, cared: Supervi
 def test_what_cannot_be_loaded_yet_is_tried_again(triton: Triton, cared: Supervisor) -> None:
     triton.failures = 2
     triton.kill("tokenize")
-    assert triton.loaded.acquire(timeout=SECONDS)
-    until_followed(cared, triton)
+    until_back(cared, triton)
     assert triton.calls.count(("load", "tokenize")) == 3
 
 
-@pytest.mark.parametrize(("model", "comes"), [("draft", False), ("target", True)])
-def test_what_somebody_unloads_stays_away_but_for_a_target(
-    triton: Triton, cared: Supervisor, model: str, comes: bool
-) -> None:
-    triton.unload(model)
-    if comes:
-        assert triton.loaded.acquire(timeout=SECONDS)
-        return
-    time.sleep(A_WHILE)
-    assert triton.calls == [("unload", model)]
-    triton.load(model)
+@pytest.mark.usefixtures("cared")
+def test_a_target_that_somebody_unloads_is_loaded(triton: Triton) -> None:
+    """Other models stay away: `tests/e2e/test_revival.py` unloads one."""
+    triton.unload("target")
     assert triton.loaded.acquire(timeout=SECONDS)
-    until_followed(cared, triton)
-    triton.kill(model)
-    assert triton.loaded.acquire(timeout=SECONDS), "it is looked after again"
 
 
+@pytest.mark.usefixtures("searching")
 def test_what_failed_to_load_is_loaded_unless_its_loader_sees_to_it_soon(triton: Triton, cared: Supervisor) -> None:
     """Whoever had it loaded may have ended meanwhile."""
     triton.unload("draft")
@@ -99,8 +101,7 @@ def test_what_failed_to_load_is_loaded_unless_its_loader_sees_to_it_soon(triton:
     time.sleep(A_WHILE)
     assert ("load", "draft") not in triton.calls
     triton.said["draft"] = FAILED
-    assert triton.loaded.acquire(timeout=SECONDS)
-    until_followed(cared, triton)
+    until_back(cared, triton)
     assert triton.calls.count(("unload", "draft")) == 1, "there is nothing to unload"
 
 
@@ -110,8 +111,7 @@ def test_what_had_died_before_it_was_looked_for_is_reloaded_too(triton: Triton, 
     triton.running[model].wait()
     told: list[bool] = []
     cared = Supervisor(Control("", 0), os.getpid(), ROLES, died=told.append)
-    assert triton.loaded.acquire(timeout=SECONDS)
-    until_followed(cared, triton)
+    until_back(cared, triton)
     cared.stop(SECONDS)
     assert triton.calls == [("unload", model), ("load", model)]
     assert told == [False] * (model == "covey")
@@ -202,16 +202,14 @@ def test_while_it_drains_only_who_is_needed_for_what_runs_comes_back(triton: Tri
 def test_a_look_that_fails_of_anything_is_not_the_last(triton: Triton, monkeypatch: pytest.MonkeyPatch) -> None:
     problems: list[Exception] = [OSError(24, "Too many open files"), ValueError("Expecting value"), ControlError("-")]
     found = processes.by_model
-
-    def by_model(server: int) -> dict[str, list[int]]:
-        if problems:
-            raise problems.pop()
-        return found(server)
-
-    monkeypatch.setattr(processes, "by_model", by_model)
+    monkeypatch.setattr(processes, "by_model", lambda server: raised(problems.pop()) if problems else found(server))
     triton.kill("tokenize")
     assert triton.loaded.acquire(timeout=SECONDS)
     assert not problems
+
+
+def raised(error: Exception) -> NoReturn:
+    raise error
 
 
 def test_a_death_of_the_public_model_is_told_once_and_when_it_happened(triton: Triton) -> None:
@@ -223,8 +221,7 @@ def test_a_death_of_the_public_model_is_told_once_and_when_it_happened(triton: T
     before = time.monotonic()
     for model in ("tokenize", "covey"):
         triton.kill(model)
-        assert triton.loaded.acquire(timeout=SECONDS)
-        until_followed(cared, triton)
+        until_back(cared, triton)
     seen = read(deaths.fd)
     assert (seen.deaths, seen.serving) == (1, True)
     assert before < seen.last < time.monotonic()
@@ -253,18 +250,24 @@ def test_a_server_that_takes_its_models_along_died_once(triton: Triton, server: 
     assert ("load", "covey") not in triton.calls
 
 
-def starting(monkeypatch: pytest.MonkeyPatch, server: int, states: Callable[[], dict[str, str]]) -> Supervisor:
-    """A server that has not answered yet, whose models' processes are this one's."""
+@pytest.fixture
+def elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    """This process's children are the models' of any server."""
     found = processes.by_model
     monkeypatch.setattr(processes, "by_model", lambda _server: found(os.getpid()))
-    return Supervisor(Control("", 0), server, ROLES, starting=states)
 
 
+def starting(server: subprocess.Popen[bytes], states: Callable[[], dict[str, str]]) -> Supervisor:
+    """Of a server that has not answered yet."""
+    return Supervisor(Control("", 0), server.pid, ROLES, starting=states)
+
+
+@pytest.mark.usefixtures("elsewhere")
 def test_who_is_paused_while_the_server_starts_is_ended(
     triton: Triton, server: subprocess.Popen[bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(rules, "PAUSED_SECONDS", 0.1)
-    cared = starting(monkeypatch, server.pid, lambda: dict.fromkeys(ROLES, LOADING))
+    cared = starting(server, lambda: dict.fromkeys(ROLES, LOADING))
     for process in (triton.running["draft"], server):
         process.send_signal(signal.SIGSTOP)
         assert process.wait(SECONDS) == -signal.SIGKILL
@@ -273,79 +276,8 @@ def test_who_is_paused_while_the_server_starts_is_ended(
     assert not triton.calls, "the launcher starts all of it again"
 
 
-def until_decided(cared: Supervisor, server: subprocess.Popen[bytes], ended: bool) -> None:
+def until_decided(cared: Supervisor, triton: Triton, server: subprocess.Popen[bytes], ended: bool) -> None:
     """A server that is to end is killed, and another goes on."""
-    if ended:
-        assert server.wait(SECONDS) == -signal.SIGKILL
-    else:
-        time.sleep(A_WHILE)
-        assert server.poll() is None
-    cared.stop(SECONDS)
-
-
-@pytest.mark.parametrize(("state", "ended"), [(LOADING, True), (READY, False)])
-def test_a_death_that_triton_overlooks_ends_a_server_that_starts(
-    triton: Triton, server: subprocess.Popen[bytes], monkeypatch: pytest.MonkeyPatch, state: str, ended: bool
-) -> None:
-    monkeypatch.setattr(supervisor, "LOST_SECONDS", 0.3)
-    cared = starting(monkeypatch, server.pid, lambda: dict.fromkeys(ROLES, state))
-    until_followed(cared, triton)
-    triton.kill("draft")
-    triton.running["draft"].wait()
-    until_decided(cared, server, ended)
-    assert not triton.calls
-
-
-@pytest.mark.parametrize(("state", "ended"), [(LOADING, True), ("", False)], ids=["begun", "waits for its turn"])
-def test_a_model_that_never_had_a_process_ends_a_server_that_has_begun_to_load_it(
-    triton: Triton, server: subprocess.Popen[bytes], monkeypatch: pytest.MonkeyPatch, state: str, ended: bool
-) -> None:
-    for name in ("LOST_SECONDS", "UNSEEN_SECONDS"):
-        monkeypatch.setattr(supervisor, name, 0.3)
-    triton.kill("draft")
-    triton.running["draft"].wait()
-    cared = starting(monkeypatch, server.pid, lambda: dict.fromkeys(ROLES, LOADING) | {"draft": state})
-    until_decided(cared, server, ended)
-
-
-def beside(monkeypatch: pytest.MonkeyPatch, triton: Triton, server: int) -> Supervisor:
-    """Of a server that has started, whose models' processes are this one's."""
-    found = processes.by_model
-    monkeypatch.setattr(processes, "by_model", lambda _server: found(os.getpid()))
-    monkeypatch.setattr(supervisor, "FIND_SECONDS", 0.02)
-    cared = Supervisor(Control("", 0), server, ROLES)
-    until_followed(cared, triton)
-    return cared
-
-
-def test_the_time_that_a_model_was_away_is_none_of_its_load(
-    triton: Triton, server: subprocess.Popen[bytes], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A process begins a little later than Triton says that it loads the model."""
-    monkeypatch.setattr(supervisor, "UNSEEN_SECONDS", A_WHILE)
-    cared = beside(monkeypatch, triton, server.pid)
-    triton.unload("tokenize")
-    time.sleep(1.5 * A_WHILE)
-    triton.said["tokenize"] = LOADING
-    time.sleep(0.3 * A_WHILE)
-    assert server.poll() is None
-    assert server.wait(SECONDS) == -signal.SIGKILL, "it is waited for, but not for ever"
-    cared.stop(SECONDS)
-
-
-@pytest.mark.parametrize(("model", "ended"), [("tokenize", True), ("draft", False)])
-def test_a_death_that_triton_overlooks_in_a_reload_ends_the_server_but_for_a_drafter(
-    triton: Triton, server: subprocess.Popen[bytes], monkeypatch: pytest.MonkeyPatch, model: str, ended: bool
-) -> None:
-    """Whoever reloads it waits for ever."""
-    monkeypatch.setattr(supervisor, "LOST_SECONDS", 0.3)
-    cared = beside(monkeypatch, triton, server.pid)
-    triton.hold.clear()
-    triton.notices = False
-    triton.kill(model)
-    assert triton.began.acquire(timeout=SECONDS)
-    until(lambda: model in cared._seen)
-    triton.kill(model)
     if ended:
         assert server.wait(SECONDS) == -signal.SIGKILL
     else:
@@ -355,13 +287,81 @@ def test_a_death_that_triton_overlooks_in_a_reload_ends_the_server_but_for_a_dra
     cared.stop(SECONDS)
 
 
+@pytest.mark.usefixtures("elsewhere")
+@pytest.mark.parametrize(("state", "ended"), [(LOADING, True), (READY, False)])
+def test_a_death_that_triton_overlooks_ends_a_server_that_starts(
+    triton: Triton, server: subprocess.Popen[bytes], monkeypatch: pytest.MonkeyPatch, state: str, ended: bool
+) -> None:
+    monkeypatch.setattr(supervisor, "LOST_SECONDS", 0.3)
+    cared = starting(server, lambda: dict.fromkeys(ROLES, state))
+    until_followed(cared, triton)
+    triton.kill("draft")
+    triton.running["draft"].wait()
+    until_decided(cared, triton, server, ended)
+    assert not triton.calls
+
+
+@pytest.mark.usefixtures("elsewhere")
+@pytest.mark.parametrize(("state", "ended"), [(LOADING, True), ("", False)], ids=["begun", "waits for its turn"])
+def test_a_model_that_never_had_a_process_ends_a_server_that_has_begun_to_load_it(
+    triton: Triton, server: subprocess.Popen[bytes], monkeypatch: pytest.MonkeyPatch, state: str, ended: bool
+) -> None:
+    for name in ("LOST_SECONDS", "UNSEEN_SECONDS"):
+        monkeypatch.setattr(supervisor, name, 0.3)
+    triton.kill("draft")
+    triton.running["draft"].wait()
+    cared = starting(server, lambda: dict.fromkeys(ROLES, LOADING) | {"draft": state})
+    until_decided(cared, triton, server, ended)
+
+
+def beside(triton: Triton, server: subprocess.Popen[bytes]) -> Supervisor:
+    """Of a server that has started."""
+    cared = Supervisor(Control("", 0), server.pid, ROLES)
+    until_followed(cared, triton)
+    return cared
+
+
+@pytest.mark.usefixtures("elsewhere", "searching")
+def test_the_time_that_a_model_was_away_is_none_of_its_load(
+    triton: Triton, server: subprocess.Popen[bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A process begins a little later than Triton says that it loads the model."""
+    monkeypatch.setattr(supervisor, "UNSEEN_SECONDS", A_WHILE)
+    cared = beside(triton, server)
+    triton.unload("tokenize")
+    time.sleep(1.5 * A_WHILE)
+    triton.said["tokenize"] = LOADING
+    time.sleep(0.3 * A_WHILE)
+    assert server.poll() is None
+    assert server.wait(SECONDS) == -signal.SIGKILL, "it is waited for, but not for ever"
+    cared.stop(SECONDS)
+
+
+@pytest.mark.usefixtures("elsewhere", "searching")
+@pytest.mark.parametrize(("model", "ended"), [("tokenize", True), ("draft", False)])
+def test_a_death_that_triton_overlooks_in_a_reload_ends_the_server_but_for_a_drafter(
+    triton: Triton, server: subprocess.Popen[bytes], monkeypatch: pytest.MonkeyPatch, model: str, ended: bool
+) -> None:
+    """Whoever reloads it waits for ever."""
+    monkeypatch.setattr(supervisor, "LOST_SECONDS", 0.3)
+    cared = beside(triton, server)
+    triton.hold.clear()
+    triton.notices = False
+    triton.kill(model)
+    assert triton.began.acquire(timeout=SECONDS)
+    until(lambda: model in cared._seen)
+    triton.kill(model)
+    until_decided(cared, triton, server, ended)
+
+
+@pytest.mark.usefixtures("elsewhere", "searching")
 def test_a_reload_that_waits_for_its_turn_is_not_one_whose_process_was_lost(
     triton: Triton, server: subprocess.Popen[bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Of models that are reloaded at once Triton begins a few."""
     for name in ("LOST_SECONDS", "UNSEEN_SECONDS"):
         monkeypatch.setattr(supervisor, name, 0.3)
-    cared = beside(monkeypatch, triton, server.pid)
+    cared = beside(triton, server)
 
     def waits(_control: Control, model: str) -> None:
         triton.said[model] = LOADING
@@ -372,8 +372,5 @@ def test_a_reload_that_waits_for_its_turn_is_not_one_whose_process_was_lost(
     triton.hold.clear()
     triton.kill("tokenize")
     until(lambda: triton.said["tokenize"] == LOADING)
-    time.sleep(A_WHILE)
-    assert server.poll() is None
-    triton.hold.set()
+    until_decided(cared, triton, server, ended=False)
     assert triton.loaded.acquire(timeout=SECONDS)
-    cared.stop(SECONDS)
