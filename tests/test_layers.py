@@ -1,5 +1,5 @@
-"""The packages are as docs/architecture.md lists them, every table of names says the same, and clocks are what they must
-be."""
+"""The packages are as docs/architecture.md lists them, every table of names says the same, and clocks are
+what they must be."""
 
 from __future__ import annotations
 
