@@ -112,6 +112,13 @@ def serve(
     return sink, records
 
 
+def drafted(requests: Sequence[Request], case: Case) -> Collector:
+    """What an engine makes of the requests, all of which are drafted as the case says."""
+    how = {"speculation": f"fixed:{case.depth}", "drafter": case.drafter}
+    asked = [replace(each, **how) for each in requests]
+    return serve(Wishes(dict.fromkeys([each.key for each in asked], case)), asked, [case.drafter])[0]
+
+
 def generate(cases: Sequence[Case], length: int, batch: int) -> Outputs:
     """The cases' outputs, from an engine with up to `batch` of them in flight; prompt n is seeded with n."""
     numbered = dict(enumerate(cases, start=1))

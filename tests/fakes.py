@@ -134,6 +134,7 @@ class Collector:
         self.tokens: dict[int, list[int]] = {}
         self.logprobs: dict[int, list[float]] = {}
         self.scores: dict[int, Scores] = {}  # of prompts
+        self.top: dict[int, list[tuple[list[int], bytes]]] = {}  # the likeliest tokens
         self.ended: dict[int, Progress] = {}
         self.on_publish: Callable[[], None] = lambda: None
 
@@ -142,6 +143,8 @@ class Collector:
             assert item.key not in self.ended, "progress after the end"
             self.tokens.setdefault(item.key, []).extend(item.tokens.tolist())
             self.logprobs.setdefault(item.key, []).extend(item.logprobs.tolist())
+            rows = zip(item.top.ids.tolist(), item.top.logprobs)
+            self.top.setdefault(item.key, []).extend((ids, values.tobytes()) for ids, values in rows)
             if len(item.scores.logprobs):
                 assert item.key not in self.scores, "a prompt's scores come once"
                 self.scores[item.key] = item.scores

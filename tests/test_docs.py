@@ -36,15 +36,11 @@ def test_readme_is_a_first_page() -> None:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
-def test_links_lead_somewhere(page: Path) -> None:
-    links = LINK.findall(FENCED.sub("", page.read_text(encoding="utf-8")))
-    assert [link for link in links if not (page.parent / link).exists()] == []
-
-
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
-def test_links_to_headings_find_them(page: Path) -> None:
-    places = PLACE.findall(FENCED.sub("", page.read_text(encoding="utf-8")))
-    assert [place for place in places if place[1] not in _headings(page.parent / place[0] if place[0] else page)] == []
+def test_links_lead_somewhere_and_those_to_headings_find_them(page: Path) -> None:
+    text = FENCED.sub("", page.read_text(encoding="utf-8"))
+    assert [link for link in LINK.findall(text) if not (page.parent / link).exists()] == []
+    places = [(page.parent / to if to else page, heading) for to, heading in PLACE.findall(text)]
+    assert [place for place in places if place[1] not in _headings(place[0])] == []
 
 
 def test_readme_leads_to_every_page() -> None:

@@ -1,10 +1,13 @@
-"""The packages are as docs/architecture.md lists them, and every table of names says the same."""
+"""The packages are as docs/architecture.md lists them, every table of names says the same, and clocks are
+what they must be."""
 
 from __future__ import annotations
 
+import ast
 import re
 import subprocess
 import sys
+from collections import Counter
 from pathlib import Path
 
 import grimp
@@ -15,6 +18,15 @@ from covey_client import wire
 
 REPOSITORY = Path(covey.__file__).parents[2]
 ROW = re.compile(r"^\| \[(\w+)\]\(\S+\) \|.*\| (-|[\w, ]+) \|$", re.MULTILINE)
+BACKENDS = Path(covey.__file__).parents[1]
+WALL = {"time", "time_ns", "now", "utcnow", "today", "localtime", "gmtime", "strftime", "CLOCK_REALTIME"}
+ALLOWED = {
+    "covey/front/openai/routes.py": 1,  # `created` of the models that OpenAI's API lists
+    "covey/front/openai/responses.py": 1,  # ... and of answers
+    "covey/front/openai/shapes.py": 1,
+    "covey/public_model/spans.py": 1,  # a trace's spans
+    "covey/loop/measure.py": 1,  # says when cost curves were measured
+}
 
 
 def test_imports_keep_the_contracts_of_pyproject() -> None:
@@ -45,6 +57,21 @@ def test_the_client_needs_neither_the_server_s_package_nor_grpc_to_be_imported()
     code = f"import sys, covey_client, covey_client.wire; print(*{heavy} & set(sys.modules))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert not done.stdout.strip()
+
+
+def test_nothing_but_dates_is_read_from_the_clock_on_the_wall() -> None:
+    """What decides anything reads a clock that nobody sets: that one only dates what people read. The machine's clock
+    cannot be set for a test, because everybody else's would jump too."""
+    found = Counter(
+        str(path.relative_to(BACKENDS))
+        for path in BACKENDS.rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.Attribute)
+        and node.attr in WALL
+        and isinstance(node.value, ast.Name)
+        and node.value.id in ("time", "datetime", "date")
+    )
+    assert found == ALLOWED
 
 
 def configured(model: str, kind: str) -> dict[str, tuple[str, int]]:

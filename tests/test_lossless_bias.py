@@ -8,33 +8,13 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from covey.contracts.types import Progress, Request, Rule, Sampling
+from covey.contracts.types import Request, Rule, Sampling
 from covey.drafters.choosing import Choosing
-from tests import bundled
-from tests.bundled import DRAFTED, SAMPLINGS, Case, Wishes, serve, target, texts
+from tests.bundled import DRAFTED, SAMPLINGS, drafted, serve, target, texts
 from tests.fakes import Collector, request
 from tests.static_planner import StaticPlanner
 
 LENGTH, COUNT = 24, 6
-
-
-class Kept(Collector):
-    """Keeps the likeliest tokens too."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.top: dict[int, list[tuple[list[int], bytes]]] = {}
-
-    def publish(self, batch: Sequence[Progress]) -> None:
-        super().publish(batch)
-        for item in batch:
-            rows = zip(item.top.ids.tolist(), item.top.logprobs)
-            self.top.setdefault(item.key, []).extend((ids, values.tobytes()) for ids, values in rows)
-
-
-@pytest.fixture(autouse=True)
-def _keep(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bundled, "Collector", Kept)
 
 
 def sampling_of(number: int, frequent: Sequence[int]) -> Sampling:
@@ -53,11 +33,10 @@ def frequent_tokens() -> list[int]:
     return [int(token) for token in np.argsort(-counts)[:40]]
 
 
-def asked(case: Case | None = None, rule: Rule = Rule.COUPLED) -> list[Request]:
+def asked(rule: Rule = Rule.COUPLED) -> list[Request]:
     frequent = frequent_tokens()
-    how = {} if case is None else {"speculation": f"fixed:{case.depth}", "drafter": case.drafter}
     return [
-        request(number, texts()[number * 23], LENGTH, sampling=replace(sampling_of(number, frequent), rule=rule), **how)
+        request(number, texts()[number * 23], LENGTH, sampling=replace(sampling_of(number, frequent), rule=rule))
         for number in range(COUNT)
     ]
 
@@ -79,13 +58,13 @@ def test_no_text_depends_on_drafts_and_drafters_know_the_bias() -> None:
             assert set(plain.tokens[key]) <= set(frequent[:6])
         assert [len(ids) for ids, _ in plain.top[key]] == [key % 4] * (len(plain.tokens[key]) if key % 4 else 0)
     for case in DRAFTED:
-        sink, _ = serve(Wishes(dict.fromkeys(range(COUNT), case)), asked(case), [case.drafter])
+        sink = drafted(asked(), case)
         assert sink.tokens == plain.tokens, case
         assert sink.top == plain.top, case
         if case.drafter == "draft_general":
             with pytest.MonkeyPatch.context() as patch:
                 patch.setattr(Choosing, "steered", lambda _self, logits, *_: logits)
-                blind, _ = serve(Wishes(dict.fromkeys(range(COUNT), case)), asked(case), [case.drafter])
+                blind = drafted(asked(), case)
             assert blind.tokens == plain.tokens
             assert accepted(sink) > 2 * accepted(blind) + 0.03, "it drafts as one that knows no bias"
 
@@ -93,8 +72,7 @@ def test_no_text_depends_on_drafts_and_drafters_know_the_bias() -> None:
 @pytest.mark.timeout(600)
 def test_bans_hold_under_the_rejection_rule_and_greedy_is_greedy() -> None:
     plain, _ = serve(StaticPlanner(0, 1), asked())
-    case, frequent = DRAFTED[0], frequent_tokens()
-    sink, _ = serve(Wishes(dict.fromkeys(range(COUNT), case)), asked(case, Rule.REJECTION), [case.drafter])
+    frequent, sink = frequent_tokens(), drafted(asked(Rule.REJECTION), DRAFTED[0])
     for key in range(COUNT):
         if key % 2 == 0:  # greedy
             assert (sink.tokens[key], sink.top[key]) == (plain.tokens[key], plain.top[key])

@@ -8,7 +8,7 @@ There is no tolerance, at temperature 0 and 1. The slice that `make test` runs t
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cache
 
 import numpy as np
@@ -16,7 +16,7 @@ import pytest
 import torch
 
 from covey.contracts.ports import Drafter
-from covey.contracts.types import Ints, Progress, Sampling
+from covey.contracts.types import Ints, Request, Sampling
 from covey.drafters import load_drafter
 from covey.models.model import PagedModel
 from covey.target.runner import TargetRunner
@@ -142,92 +142,67 @@ def test_eight_requests_of_2020_and_28_tokens(exact: PagedModel, alone: Alone) -
 # ---- requests, through engine, scheduler and target ------------------------------------------------------------------
 
 
-class Kept(Collector):
-    """Sees to it that no request fails."""
-
-    def publish(self, batch: Sequence[Progress]) -> None:
-        super().publish(batch)
-        assert not any(item.error for item in batch)
-
-
 @dataclass(frozen=True)
-class Prompted:
-    """A request: its prompt, how many tokens it wants, and how they are drawn."""
-
-    prompt: Ints
-    count: int
-    sampling: Sampling
-
-
-@dataclass
 class Served:
-    """What requests brought: ids and the bits of their log-probabilities, and what happened on the way."""
+    """What requests brought, by their keys: ids and log-probabilities to the bit; and what happened on the way."""
 
-    answers: list[tuple[list[int], list[float]]]
+    answers: dict[int, tuple[list[int], list[float]]]
     preemptions: int
     reused: int
     drafted: int
 
 
-@dataclass
 class Serving:
     """A target of its own pool over the shared model; what it keeps is found again by the next batch of its tenant."""
 
-    paged: PagedModel
-    blocks: int
-    runner: TargetRunner = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.runner = TargetRunner(
-            self.paged, blocks=self.blocks, block_size=BLOCK, reuse=True, name="target", folder=""
-        )
+    def __init__(self, paged: PagedModel, blocks: int) -> None:
+        self.runner = TargetRunner(paged, blocks=blocks, block_size=BLOCK, reuse=True, name="target", folder="")
 
     def serve(
         self,
-        wanted: Sequence[Prompted],
+        wanted: Sequence[Request],
         *,
         budget: int = CHUNK,
         batch: int = 8,
         tenant: str = "",
         drafters: Mapping[str, Drafter] | None = None,
     ) -> Served:
-        sink, known = Kept(), drafters or {}
+        sink, known = Collector(), drafters or {}
         limits = {"max_running": batch, "token_budget": budget, "growth_tokens": 0, "block_size": BLOCK}
         engine = engine_to(sink, self.runner, StaticPlanner(0, 3), known, **limits)
-        how = {"speculation": "fixed:4" if known else "off", "tenant": tenant}
-        finish(
-            engine,
-            (
-                request(key, each.prompt, each.count, sampling=each.sampling, **how)
-                for key, each in enumerate(wanted, start=1)
-            ),
-        )
+        speculation = "fixed:4" if known else "off"
+        finish(engine, [replace(each, speculation=speculation, tenant=tenant) for each in wanted])
         engine.stop()
         engine.run()  # returns at once, its threads ended
         self.runner.check()
-        ended = [sink.ended[key] for key in range(1, len(wanted) + 1)]
+        ended = sink.ended.values()
+        assert len(ended) == len(wanted)
+        assert not any(item.error for item in ended)
         return Served(
-            [(sink.tokens[key], sink.logprobs[key]) for key in range(1, len(wanted) + 1)],
+            {key: (sink.tokens[key], sink.logprobs[key]) for key in sink.ended},
             engine.scheduler.preemptions,
             sum(item.reused for item in ended),
             sum(item.drafted for item in ended),
         )
 
 
-def prompted(lengths: Sequence[int], count: int, seed: int) -> list[Prompted]:
+def prompted(lengths: Sequence[int], count: int, seed: int) -> list[Request]:
     """Of these lengths, by turns at temperature 0 and 1."""
     return [
-        Prompted(text(length, seed + index), count, Sampling(float(index % 2), seed=index, logprobs=True))
-        for index, length in enumerate(lengths)
+        request(key, text(length, seed + key), count, sampling=Sampling(float(key % 2), seed=key, logprobs=True))
+        for key, length in enumerate(lengths)
     ]
 
 
-def by_itself(paged: PagedModel, wanted: Sequence[Prompted]) -> list[tuple[list[int], list[float]]]:
+def by_itself(paged: PagedModel, wanted: Sequence[Request]) -> dict[int, tuple[list[int], list[float]]]:
     """Each alone on a target that holds nothing else."""
-    return [Serving(paged, LONGEST // BLOCK + 1).serve([each]).answers[0] for each in wanted]
+    found = {}
+    for each in wanted:
+        found |= Serving(paged, LONGEST // BLOCK + 1).serve([each]).answers
+    return found
 
 
-def blocks_of(wanted: Sequence[Prompted]) -> int:
+def blocks_of(wanted: Sequence[Request]) -> int:
     """What they have at the start: every block that one of them grows by has to be taken from another."""
     return sum(-(-len(each.prompt) // BLOCK) for each in wanted)
 
@@ -264,6 +239,5 @@ def test_the_whole_grid_of_long_company(exact: PagedModel) -> None:
     assert cases["drafted"].drafted > 0
     assert preempted.preemptions > 0
     assert preempted.answers == by_itself(exact, crowd)
-    cases["cold"] = replace(cases["cold"], answers=cases["cold"].answers[::-1])
     for name, found in cases.items():
-        assert found.answers == expected[: len(found.answers)], name
+        assert found.answers.items() <= expected.items(), name

@@ -71,12 +71,12 @@ def look(table: Floats, before: Ints, last: Ints) -> Floats:
 
 
 @lru_cache(maxsize=16)
-def open_table(sampling: Sampling, count: int, first_seed: int) -> SettingsTable:
-    """Slot i belongs to a request with seed `first_seed` + i. Two are added as a target adds them; the others, which
+def open_table(sampling: Sampling, count: int) -> SettingsTable:
+    """Slot i belongs to a request with seed i. Two are added as a target adds them; the others, which
     differ in their seeds alone, are copied, since so many calls take most of a test's time."""
     table = SettingsTable(count)
-    assert [table.add(replace(sampling, seed=first_seed + i), len(PROMPT)) for i in range(2)] == [0, 1]
-    seeds = seed_words(np.arange(first_seed, first_seed + count, dtype=np.uint64))
+    assert [table.add(replace(sampling, seed=i), len(PROMPT)) for i in range(2)] == [0, 1]
+    seeds = seed_words(np.arange(count, dtype=np.uint64))
     assert np.array_equal(table.seed[:2], seeds[:2])
     for column in vars(table).values():
         if isinstance(column, np.ndarray):
@@ -91,8 +91,8 @@ def open_table(sampling: Sampling, count: int, first_seed: int) -> SettingsTable
 class Batch:
     """Requests in flight: their tokens, and what a round does to those that still lack some."""
 
-    def __init__(self, sampling: Sampling, count: int, first_seed: int = 0) -> None:
-        self.table = open_table(sampling, count, first_seed)
+    def __init__(self, sampling: Sampling, count: int) -> None:
+        self.table = open_table(sampling, count)
         self.history = sampling.has_penalties
         self.slots = np.arange(count, dtype=np.int32)
         self.tokens = np.tile(np.array(PROMPT + [0] * (LENGTH + 8), np.int32), (count, 1))
@@ -284,12 +284,6 @@ def some(*names: str) -> list[Any]:
     return [pytest.param(name, marks=() if name in names else pytest.mark.slow) for name in SETTINGS]
 
 
-def both(world: World, sampling: Sampling) -> tuple[float, float]:
-    """p-values of the coupled rule on a tree and of the rejection rule on a chain."""
-    coupled = run_coupled(world, sampling, depth=2, width=2)
-    return p_value(world, sampling, coupled), p_value(world, sampling, run_rejection(world, sampling))
-
-
 @pytest.mark.parametrize("name", some("cold", "nucleus"))
 def test_draws_follow_the_target(name: str) -> None:
     """Without drafts; the coupled rule's trees must then equal this, token for token."""
@@ -320,17 +314,13 @@ def test_rejection_follows_the_target_where_a_drafter_shipped_no_q(monkeypatch: 
     assert p_value(world, PLAIN, run_rejection(world, PLAIN)) > 1e-3
 
 
-def test_coupled_trees_follow_the_target() -> None:
-    world = World.make("good")
-    assert p_value(world, PLAIN, run_coupled(world, PLAIN, depth=2, width=2)) > 1e-3
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("drafter", ["good", "bad", "same"])
 @pytest.mark.parametrize("name", [*SETTINGS, "penalties"])
 def test_both_rules_follow_the_target(name: str, drafter: str) -> None:
-    world = World.make(drafter)
-    assert min(both(world, {**SETTINGS, "penalties": PENALTIES}[name])) > 1e-3
+    world, sampling = World.make(drafter), {**SETTINGS, "penalties": PENALTIES}[name]
+    assert p_value(world, sampling, run_coupled(world, sampling, depth=2, width=2)) > 1e-3
+    assert p_value(world, sampling, run_rejection(world, sampling)) > 1e-3
 
 
 def test_bias_is_in_what_both_rules_follow() -> None:
@@ -342,8 +332,8 @@ def test_bias_is_in_what_both_rules_follow() -> None:
 
 
 def test_penalties_see_the_drafted_path() -> None:
-    world = World.make("good")
-    assert p_value(world, PENALTIES, run_rejection(world, PENALTIES)) > 1e-3
+    world, count = World.make("good"), 25_000
+    assert p_value(world, PENALTIES, run_rejection(world, PENALTIES, count=count)) > 1e-3
 
 
 @pytest.mark.parametrize("drafter", ["good", "bad", "same"])
@@ -390,22 +380,6 @@ def test_the_test_refuses_accepting_below_p(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(rejection, "accept", lambda uniform, p, q: uniform <= p + 0.0 * q)
     world = World.make("good")
     assert p_value(world, PLAIN, run_rejection(world, PLAIN)) < 1e-6
-
-
-def test_the_test_refuses_the_longest_of_independent_paths() -> None:
-    world = World.make("good")
-    batch, rival = Batch(PLAIN, SEQUENCES), Batch(PLAIN, SEQUENCES, first_seed=10**9)
-    key = 0
-    while len(rows := batch.open_rows()):
-        rival.tokens[:], rival.lengths[:] = batch.tokens, batch.lengths
-        one, two = (rejection_round(world, of, rows, 2, key)[1].walk for of in (batch, rival))
-        better = two.accepted > one.accepted
-        for chosen, walked in ((~better, one), (better, two)):
-            keep = np.repeat(chosen, np.diff(walked.offsets))
-            offsets = np.concatenate(([0], np.cumsum(np.diff(walked.offsets)[chosen]))).astype(np.int32)
-            batch.commit(rows[chosen], offsets, walked.tokens[keep])
-        key += 1
-    assert p_value(world, PLAIN, batch.outcome()) < 1e-6
 
 
 def test_noise_is_never_used_again() -> None:

@@ -11,7 +11,7 @@ import pytest
 from covey.contracts.types import Finish, Request, Rule, Sampling
 from covey.text.grammar import Grammar, of_lark, of_regex, of_schema, problem, tokenizer_of
 from covey.text.tokenization import load_tokenizer
-from tests.bundled import DRAFTED, MODELS, Case, Wishes, serve, target, texts
+from tests.bundled import DRAFTED, MODELS, drafted, serve, target, texts
 from tests.fakes import Collector, request
 from tests.static_planner import StaticPlanner
 
@@ -40,10 +40,9 @@ def sampling_of(number: int) -> Sampling:
     return sampling
 
 
-def asked(case: Case | None = None, rule: Rule = Rule.COUPLED) -> list[Request]:
-    how = {} if case is None else {"speculation": f"fixed:{case.depth}", "drafter": case.drafter}
+def asked(rule: Rule = Rule.COUPLED) -> list[Request]:
     return [
-        request(number, texts()[number * 23], LENGTH, sampling=replace(sampling_of(number), rule=rule), **how)
+        request(number, texts()[number * 23], LENGTH, sampling=replace(sampling_of(number), rule=rule))
         for number in range(COUNT)
     ]
 
@@ -83,7 +82,7 @@ def check_fit(sink: Collector) -> int:
 def test_texts_fit_and_no_draft_changes_them(plain: Collector) -> None:
     assert check_fit(plain) >= 3
     for case in DRAFTED:
-        sink, _ = serve(Wishes(dict.fromkeys(range(COUNT), case)), asked(case), [case.drafter])
+        sink = drafted(asked(), case)
         assert sink.tokens == plain.tokens, case
         assert {key: sink.finish(key) for key in sink.ended} == {key: plain.finish(key) for key in plain.ended}
         if case.drafter == "draft_general":
@@ -100,27 +99,23 @@ def test_a_grammar_that_hits_a_limit_ends_its_text_at_the_same_token_with_drafts
     keys = (0, 1, 4, 5)
     for grammar in (nested, hidden):
         assert not problem(grammar, tokenizer_of(FOLDER, 4096, target().info().end_ids))
-
-    def heavy(case: Case | None) -> list[Request]:
-        return [
-            replace(item, sampling=replace(item.sampling, grammar=(nested, hidden)[item.key % 2]))
-            for item in asked(case)
-            if item.key in keys
-        ]
-
-    plain, _ = serve(StaticPlanner(0, 1), heavy(None))
+    heavy = [
+        replace(item, sampling=replace(item.sampling, grammar=(nested, hidden)[item.key % 2]))
+        for item in asked()
+        if item.key in keys
+    ]
+    plain, _ = serve(StaticPlanner(0, 1), heavy)
     ends = {key: plain.finish(key) for key in keys}
     assert ends[1] is ends[5] is Finish.ERROR
     for case in DRAFTED:
-        sink, _ = serve(Wishes(dict.fromkeys(range(COUNT), case)), heavy(case), [case.drafter])
+        sink = drafted(heavy, case)
         assert sink.tokens == plain.tokens, case
         assert {key: sink.finish(key) for key in keys} == ends
 
 
 @pytest.mark.timeout(600)
 def test_texts_fit_under_the_rejection_rule(plain: Collector) -> None:
-    case = DRAFTED[0]
-    sink, _ = serve(Wishes(dict.fromkeys(range(COUNT), case)), asked(case, Rule.REJECTION), [case.drafter])
+    sink = drafted(asked(Rule.REJECTION), DRAFTED[0])
     check_fit(sink)
     for key in range(COUNT // 2):
         assert sink.tokens[key] == plain.tokens[key], "greedy is the same under both rules"

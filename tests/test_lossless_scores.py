@@ -80,7 +80,7 @@ def test_a_pass_scores_some_tokens_and_reads_others_beside_them() -> None:
 @pytest.mark.parametrize("blocks", [100, 19])
 def test_who_gives_way_amid_its_scores_has_them_all(tmp_path_factory: pytest.TempPathFactory, blocks: int) -> None:
     folder = tiny_models.build(tmp_path_factory.mktemp("scores"), "llama")
-    settings = TargetSettings(dtype="float64", threads=1, kv_blocks=blocks, block_size=4)
+    settings = TargetSettings(dtype="float64", threads=1, kv_blocks=blocks, block_size=4, numerics="fast")
     target = TargetRunner.load(folder, settings, token_budget=8, name="target")
     sink = Collector()
     engine = engine_to(sink, target, max_running=2, token_budget=4, growth_tokens=0)

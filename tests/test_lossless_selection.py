@@ -1,5 +1,5 @@
-"""The bundled models with single drafts chosen: no text depends on which, for any width, selector, objective or rule
-that is exact by itself."""
+"""The bundled models with drafters chosen request by request, and single drafts chosen: no text depends on which, for
+any policy, width, selector, objective or rule that is exact by itself."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from tests.bundled import MAX_WIDTH, SAMPLINGS, Outputs, plainly, serve, target,
 from tests.fakes import request
 
 NAME, LENGTH, COUNT = "draft_general", 24, 6
+NAMES, LONG = (NAME, "draft_code", "draft_suffix"), 32
 OBJECTIVES = (Objective(), Objective("interactive", 0.5, 0.004), Objective("batch", math.inf, 5.0))
 DEAR = CostTable(  # passes that make it pay to drop some drafts, and not all
     "made up",
@@ -44,7 +45,7 @@ def asked() -> list[tuple[Ints, Sampling]]:
 
 @pytest.fixture(scope="module")
 def plain() -> Outputs:
-    return plainly(asked(), LENGTH)
+    return plainly(asked(), LONG)
 
 
 @pytest.mark.timeout(600)
@@ -59,10 +60,21 @@ def test_no_text_depends_on_what_is_selected(plain: Outputs, width: int) -> None
             for key, (prompt, sampling) in enumerate(asked())
         ]
         sink, records = serve(planner, wanted, [NAME], COUNT)
-        assert [sink.tokens[key] for key in range(COUNT)] == plain, selector
+        assert [sink.tokens[key] for key in range(COUNT)] == [tokens[:LENGTH] for tokens in plain], selector
         figures = {
             labels.get("stage"): value for name, labels, value in planner.figures() if name == "covey_tree_nodes_total"
         }
         assert 0 < figures["accepted"] < figures["selected"] < figures["proposed"], (selector, figures)
         widths = np.concatenate([record.plan.width[: record.decoding] for record in records])
         assert widths.max() <= width
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("policy", ["ucb-bd:0.1", "random"])
+def test_no_text_depends_on_who_drafts(plain: Outputs, policy: str) -> None:
+    """Drafters are moved between rounds."""
+    settings = SpeculationSettings(policy="fixed:4", drafter_policy=policy, max_depth=4, drafters=NAMES)
+    wanted = [request(key, prompt, LONG, sampling=sampling) for key, (prompt, sampling) in enumerate(asked())]
+    sink, records = serve(build(settings, NAMES, max_rows=8), wanted, NAMES, COUNT)
+    assert [sink.tokens[key] for key in range(COUNT)] == plain
+    assert len({name for record in records for name in record.plan.drafter if name}) > 1

@@ -42,16 +42,9 @@ def refused(at: Path, match: str | None = None) -> Iterator[None]:
     assert not [path for path in at.iterdir() if path.suffix != ".gguf"]
 
 
-def is_refused(
-    at: Path, why: str, fields: Any = (), numbers: Any = (), architecture: str = "llama", **how: Any
-) -> None:
-    """Write a file with these fields and tensors in place of those of a Llama, and see that it is refused."""
-    of = written.model("llama")
-    said = written.fields("llama", of) | dict(fields)
-    if "attention.head_count" in fields:
-        said.pop("attention.key_length")
-    tensors = written.tensors("llama", of) | dict(numbers)
-    path = written.write(at / "tiny.gguf", architecture, said, tensors, **how)
+def is_refused(at: Path, why: str, *, architecture: str = "llama", **how: Any) -> None:
+    """Write a file of a Llama, but for what `how` says, and see that it is refused."""
+    path = written.tiny(at / "tiny.gguf", architecture, written.model("llama"), **how)
     with refused(at, why):
         folder.write(path, at / "folder")
 
@@ -137,67 +130,51 @@ def test_random_bytes_in_the_fields_are_refused_or_served(good: bytes, tmp_path:
     assert len(list(tmp_path.iterdir())) == 1 + others
 
 
-def fifo(at: Path) -> None:
-    os.mkfifo(at / "pipe.gguf")
-
-
-def nothing(_: Path) -> None:
-    pass
-
-
-def a_folder(at: Path) -> None:
-    (at / "pipe.gguf").mkdir()
-
-
 @pytest.mark.parametrize(
-    ("make", "why"), [(fifo, "no regular file"), (a_folder, "no regular file"), (nothing, "no such file")]
+    ("make", "why"),
+    [(os.mkfifo, "no regular file"), (os.mkdir, "no regular file"), (lambda _: None, "no such file")],
+    ids=["pipe", "folder", "nothing"],
 )
 def test_what_is_no_file_is_not_opened(make: Callable[[Path], None], why: str, tmp_path: Path) -> None:
-    make(tmp_path)
+    make(tmp_path / "pipe.gguf")
     with refused(tmp_path, why):
         folder.write(tmp_path / "pipe.gguf", tmp_path / "folder")
 
 
-@pytest.mark.parametrize(
-    ("architecture", "changed", "why"),
-    [
-        ("falcon", {}, "architecture 'falcon' is not supported: allowed: llama, qwen2, qwen3, gemma3"),
-        ("llama", {"expert_count": 8}, "a mixture of experts"),
-        ("llama", {"attention.scale": 0.5}, "field llama.attention.scale is not supported"),
-        ("llama", {"rope.scaling.type": "longrope", "rope.scaling.factor": 4.0}, "rotary scaling 'longrope'"),
-        ("llama", {"rope.dimension_count": 4}, "rope.dimension_count 4 with heads of 8"),
-        ("llama", {"block_count": HUGE}, "allowed: 1 to"),
-        ("llama", {"block_count": 1 << 20}, "tensors for 1048576 layers"),
-        ("llama", {"block_count": 3}, "it has no tensor blk.2"),
-        ("llama", {"block_count": 0}, "block_count is 0"),
-        ("llama", {"block_count": "two"}, "block_count is 'two', allowed: a whole number"),
-        ("llama", {"embedding_length": 64}, "by the fields"),
-        ("llama", {"attention.head_count": 3}, "by the fields"),
-        ("llama", {"attention.layer_norm_rms_epsilon": 1}, "allowed: a number"),
-        ("llama", {"rope.freq_base": math.nan}, "rope.freq_base is nan, allowed: finite numbers"),
-    ],
-)
-def test_what_would_be_computed_otherwise_is_refused(
-    architecture: str, changed: dict[str, Any], why: str, tmp_path: Path
-) -> None:
-    is_refused(tmp_path, why, changed, architecture=architecture)
+FIELDS: list[tuple[dict[str, Any], str]] = [
+    ({"expert_count": 8}, "a mixture of experts"),
+    ({"attention.scale": 0.5}, "field llama.attention.scale is not supported"),
+    ({"rope.scaling.type": "longrope", "rope.scaling.factor": 4.0}, "rotary scaling 'longrope'"),
+    ({"rope.dimension_count": 4}, "rope.dimension_count 4 with heads of 8"),
+    ({"block_count": HUGE}, "allowed: 1 to"),
+    ({"block_count": 1 << 20}, "tensors for 1048576 layers"),
+    ({"block_count": 3}, "it has no tensor blk.2"),
+    ({"block_count": 0}, "block_count is 0"),
+    ({"block_count": "two"}, "block_count is 'two', allowed: a whole number"),
+    ({"embedding_length": 64}, "by the fields"),
+    ({"attention.head_count": 3, "attention.key_length": None}, "by the fields"),
+    ({"attention.layer_norm_rms_epsilon": 1}, "allowed: a number"),
+    ({"rope.freq_base": math.nan}, "rope.freq_base is nan, allowed: finite numbers"),
+]
+TENSORS = [
+    ("blk.0.attn_q.bias", 32, "tensor blk.0.attn_q.bias is not supported"),
+    ("rope_freqs.weight", 4, "that are not Llama 3's"),
+    ("rope_freqs.weight", 5, "rope_freqs.weight is .5., allowed: .4."),
+]
 
 
 @pytest.mark.parametrize(
-    ("name", "size", "why"),
+    ("how", "why"),
     [
-        ("blk.0.attn_q.bias", 32, "tensor blk.0.attn_q.bias is not supported"),
-        ("rope_freqs.weight", 4, "that are not Llama 3's"),
-        ("rope_freqs.weight", 5, "rope_freqs.weight is .5., allowed: .4."),
+        ({"architecture": "falcon"}, "architecture 'falcon' is not supported: allowed: llama, qwen2, qwen3, gemma3"),
+        ({"split__count": 3}, "one of 3 parts"),
+        ({"general__type": "adapter"}, "type 'adapter'"),
+        *(({"said": said}, why) for said, why in FIELDS),
+        *(({"numbers": {name: np.linspace(1, 5, size, dtype=np.float32)}}, why) for name, size, why in TENSORS),
     ],
 )
-def test_a_tensor_that_is_not_known_is_refused(name: str, size: int, why: str, tmp_path: Path) -> None:
-    is_refused(tmp_path, why, numbers={name: np.linspace(1, 5, size, dtype=np.float32)})
-
-
-def test_parts_and_adapters_are_refused(tmp_path: Path) -> None:
-    is_refused(tmp_path, "one of 3 parts", split__count=3)
-    is_refused(tmp_path, "type 'adapter'", general__type="adapter")
+def test_what_would_be_computed_otherwise_is_refused(how: dict[str, Any], why: str, tmp_path: Path) -> None:
+    is_refused(tmp_path, why, **how)
 
 
 @pytest.mark.parametrize("kind", [Kind.F32, Kind.F16])

@@ -96,8 +96,7 @@ def fields(tokenizer: Tokenizer, pre: str) -> dict[str, Any]:
 
 def converted(at: Path, vocabulary: dict[str, Any]) -> Tokenizer:
     of = written.model("llama", vocab_size=len(vocabulary["tokens"]), num_hidden_layers=1)
-    said, numbers = written.fields("llama", of), written.tensors("llama", of)
-    folder.write(written.write(at / "tiny.gguf", "llama", said, numbers, vocabulary), at / "folder")
+    folder.write(written.tiny(at / "tiny.gguf", of=of, vocabulary=vocabulary), at / "folder")
     tokenizer = load_tokenizer(at / "folder")
     assert tokenizer is not None
     return tokenizer
@@ -138,38 +137,16 @@ def test_texts_begin_as_the_file_says(said: dict[str, Any], begins: bool, tmp_pa
 
 
 def test_what_the_makers_recommend_is_kept(tmp_path: Path) -> None:
-    of = written.model("llama", num_hidden_layers=1)
-    said, numbers = written.fields("llama", of), written.tensors("llama", of)
     recommended = {"general__sampling__temp": 0.2, "general__sampling__top_k": 20, "general__sampling__mirostat": 0}
-    file = written.write(tmp_path / "tiny.gguf", "llama", said, numbers, **recommended)
+    file = written.tiny(tmp_path / "tiny.gguf", of=written.model("llama", num_hidden_layers=1), **recommended)
     folder.write(file, tmp_path / "its")
     folder.write(file, tmp_path / "other", sampling={"top_p": 0.9})
     assert model_folder.read(tmp_path / "its").sampling == {"temperature": 0.2, "top_k": 20}
     assert model_folder.read(tmp_path / "other").sampling == {"top_p": 0.9}
 
 
-PIECES = [
-    "▁",
-    "t",
-    "h",
-    "e",
-    "a",
-    "n",
-    "x",
-    "y",
-    "th",
-    "the",
-    "▁the",
-    "▁t",
-    "an",
-    "▁an",
-    "na",
-    "ana",
-    "nan",
-    "xx",
-    "xxx",
-]
-PIECES += ["xxxx", "▁▁", "▁▁▁▁", "he", "hen", "then", "▁x", "en", "ne", "ee", "eee"]
+PIECES = ["▁", "t", "h", "e", "a", "n", "x", "y", "th", "the", "▁the", "▁t", "an", "▁an", "na", "ana", "nan", "xx"]
+PIECES += ["xxx", "xxxx", "▁▁", "▁▁▁▁", "he", "hen", "then", "▁x", "en", "ne", "ee", "eee"]
 BASE = ["<unk>", "<begin>", "<end>", *(f"<0x{byte:02X}>" for byte in range(256)), "<tag>", "\n\n"]
 
 
@@ -214,12 +191,8 @@ def test_sentencepiece_tokens_are_merged_by_scores(prefix: bool, tmp_path: Path)
         assert tokenizer.encode(text).ids == [1, *merged(spaced, said)], text
         assert tokenizer.decode(tokenizer.encode(text).ids) == text
     tag = said["tokens"].index("<tag>")
-    assert tokenizer.encode("x<tag>\n\nx").ids[1:] == [
-        *merged("▁x" if prefix else "x", said),
-        tag,
-        tag + 1,
-        *merged("▁x" if prefix else "x", said),
-    ]
+    x = merged("▁x" if prefix else "x", said)
+    assert tokenizer.encode("x<tag>\n\nx").ids[1:] == [*x, tag, tag + 1, *x]
 
 
 @pytest.mark.parametrize(
@@ -241,11 +214,8 @@ def test_sentencepiece_tokens_are_merged_by_scores(prefix: bool, tmp_path: Path)
     ],
 )
 def test_a_tokenizer_that_is_not_known_is_refused(changed: dict[str, Any], why: str, tmp_path: Path) -> None:
-    said = {name: value for name, value in (written.BYTE_LEVEL | changed).items() if value is not None}
-    of = written.model("llama", num_hidden_layers=1)
-    path = written.write(tmp_path / "t.gguf", "llama", written.fields("llama", of), written.tensors("llama", of), said)
     with pytest.raises(SettingError, match=why):
-        folder.write(path, tmp_path / "folder")
+        converted(tmp_path, written.BYTE_LEVEL | changed)
     assert not (tmp_path / "folder").exists()
 
 

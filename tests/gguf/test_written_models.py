@@ -75,13 +75,7 @@ def test_a_model_is_the_one_that_the_file_was_made_from(
     architecture: str, settings: dict[str, Any], said: dict[str, Any], tmp_path: Path
 ) -> None:
     model = written.model(architecture, **settings)
-    path = written.write(
-        tmp_path / "tiny.gguf",
-        architecture,
-        written.fields(architecture, model) | said,
-        written.tensors(architecture, model),
-    )
-    folder.write(path, tmp_path / "folder")
+    folder.write(written.tiny(tmp_path / "tiny.gguf", architecture, model, said), tmp_path / "folder")
     assert_same(model, tmp_path / "folder")
 
 
@@ -89,9 +83,8 @@ def test_scaled_frequencies_of_llama_3_are_those_of_its_configuration(tmp_path: 
     model = written.model("llama", head_dim=64, rope_theta=500_000.0, rope_scaling=dict(LLAMA3))
     inverse = model.model.rotary_emb.inv_freq
     divisors = (500_000.0 ** -(torch.arange(0, 64, 2) / 64) / inverse).numpy()
-    numbers = written.tensors("llama", model) | {rotary.FREQUENCIES: divisors}
-    said = written.fields("llama", model, 500_000.0)
-    folder.write(written.write(tmp_path / "tiny.gguf", "llama", said, numbers), tmp_path / "folder")
+    said, numbers = {"rope.freq_base": 500_000.0}, {rotary.FREQUENCIES: divisors}
+    folder.write(written.tiny(tmp_path / "tiny.gguf", "llama", model, said, numbers), tmp_path / "folder")
     assert json.loads((tmp_path / "folder" / "config.json").read_text())["rope_scaling"] == LLAMA3
     assert_same(model, tmp_path / "folder")
 
@@ -109,11 +102,9 @@ def blocks(kind: Kind, rows: int, columns: int, draw: np.random.Generator) -> ND
 def test_each_type_of_blocks_is_widened_to_bfloat16(kind: Kind, tmp_path: Path) -> None:
     sizes = {"hidden_size": 256, "intermediate_size": 256, "num_hidden_layers": 1}
     model = written.model("llama", tie_word_embeddings=True, **sizes)
-    numbers, draw = dict(written.tensors("llama", model)), np.random.default_rng(3)
+    numbers, draw = written.tensors("llama", model), np.random.default_rng(3)
     raw = {name: blocks(kind, *array.shape, draw) for name, array in numbers.items() if array.ndim > 1}
-    kinds = dict.fromkeys(raw, kind)
-    said = written.fields("llama", model)
-    folder.write(written.write(tmp_path / "t.gguf", "llama", said, numbers | raw, kinds=kinds), tmp_path / "folder")
+    folder.write(written.tiny(tmp_path / "t.gguf", of=model, numbers=raw, kind=kind), tmp_path / "folder")
     own = load_file(tmp_path / "folder" / "model.safetensors")
     dtype = {Kind.F32: torch.float32, Kind.F16: torch.float16}.get(kind, torch.bfloat16)
     assert {weight.dtype for weight in own.values()} == {dtype}
@@ -146,8 +137,7 @@ def test_wide_files_keep_their_values_in_the_smallest_type(
     for weight in model.parameters():
         weight.data = (weight.data * 32).round() / 32  # no value is too small for float16
     model.model.layers[1].mlp.up_proj.weight.data[3, 5] = 1.0 + change
-    numbers, said = written.tensors("llama", model), written.fields("llama", model)
-    folder.write(written.write(tmp_path / "tiny.gguf", "llama", said, numbers, kind=kind), tmp_path / "folder")
+    folder.write(written.tiny(tmp_path / "tiny.gguf", of=model, kind=kind), tmp_path / "folder")
     assert {weight.dtype for weight in load_file(tmp_path / "folder" / "model.safetensors").values()} == {dtype}
     assert_same(model, tmp_path / "folder")
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -92,7 +93,7 @@ def tensors(architecture: str, of: PreTrainedModel) -> dict[str, NDArray[np.floa
     return found
 
 
-def fields(architecture: str, of: PreTrainedModel, base: float = 10_000.0) -> dict[str, Any]:
+def fields(architecture: str, of: PreTrainedModel) -> dict[str, Any]:
     config = of.config
     own = {"attention.sliding_window": config.sliding_window} if architecture == "gemma3" else {}
     return {
@@ -104,31 +105,32 @@ def fields(architecture: str, of: PreTrainedModel, base: float = 10_000.0) -> di
         "attention.head_count_kv": config.num_key_value_heads,
         "attention.key_length": getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads,
         "attention.layer_norm_rms_epsilon": float(config.rms_norm_eps),
-        "rope.freq_base": base,
+        "rope.freq_base": 10_000.0,
         **own,
     }
 
 
-def write(
+def tiny(
     path: Path,
-    architecture: str,
-    said: Mapping[str, Any],
-    numbers: Mapping[str, NDArray[Any]],
+    architecture: str = "llama",
+    of: PreTrainedModel | None = None,
+    said: Mapping[str, Any] = MappingProxyType({}),
+    numbers: Mapping[str, NDArray[Any]] = MappingProxyType({}),
     vocabulary: Mapping[str, Any] = BYTE_LEVEL,
     kind: Kind = Kind.F32,
-    kinds: Mapping[str, Kind] | None = None,
     **general: Any,
 ) -> Path:
-    """Write a file: matrices in type `kind`, or as `kinds` says of a tensor. Bytes are written as they are."""
-    writer = GGUFWriter(path, architecture)
-    for name, value in said.items():
+    """Write the file of a model, with these fields and tensors in place of its own: a field that is None is left out.
+    Matrices are of type `kind`, bytes are written as they are."""
+    writer, of = GGUFWriter(path, architecture), of or model(architecture)
+    for name, value in (fields(architecture, of) | dict(said)).items():
         _add(writer, f"{architecture}.{name}", value)
     for name, value in vocabulary.items():
         _add(writer, "tokenizer.chat_template" if name == "chat_template" else f"tokenizer.ggml.{name}", value)
     for name, value in general.items():
         _add(writer, name.replace("__", "."), value)
-    for name, array in numbers.items():
-        own = (kinds or {}).get(name, kind if array.ndim > 1 else Kind.F32)
+    for name, array in (tensors(architecture, of) | dict(numbers)).items():
+        own = kind if array.ndim > 1 else Kind.F32
         raw = array if array.dtype == np.uint8 else quantize(np.ascontiguousarray(array), own)
         writer.add_tensor(name, raw, raw_dtype=own)
     writer.write_header_to_file()
@@ -136,13 +138,6 @@ def write(
     writer.write_tensors_to_file()
     writer.close()
     return path
-
-
-def tiny(path: Path, architecture: str = "llama", of: PreTrainedModel | None = None, **changed: Any) -> Path:
-    """Write a whole file; `changed` has other fields of the architecture, without dots: `__` stands for one."""
-    of = of or model(architecture)
-    said = fields(architecture, of) | {name.replace("__", "."): value for name, value in changed.items()}
-    return write(path, architecture, said, tensors(architecture, of))
 
 
 def _add(writer: GGUFWriter, name: str, value: Any) -> None:

@@ -111,10 +111,13 @@ def test_tokens_that_only_one_model_has_are_neither_drawn_nor_read(
     tokens = text(np.random.default_rng(8), 20)
     larger = load(padded(tmp_path / "larger", folder, VOCAB + 13), VOCAB)
     whole = load(tmp_path / "larger")
-    for tag, sampling in enumerate((GREEDY, HOT)):
-        expected = rows_of(Sender(drafter).send([Text(tag, [*tokens, 0, 5], sampling)], 4).trees)
-        assert rows_of(Sender(larger).send([Text(tag, [*tokens, VOCAB + 2, 5], sampling)], 4).trees) == expected
-        named = replace(Sender(whole).work([Text(tag, [*tokens, 0, 5], sampling)], 4), vocab_size=VOCAB)
-        assert rows_of(whole.draft(named).trees) == expected
-        assert rows_of(Sender(drafter).send([Text(10 + tag, [*tokens, VOCAB, 5], sampling)], 4).trees) == expected
-    assert stepper_of(larger).chains == stepper_of(whole).chains == 2
+
+    def drawn(drafter: NeuralDrafter, *last: int, first: int = 0, **changes: int) -> list[list[int]]:
+        texts = [Text(first + tag, [*tokens, *last], sampling) for tag, sampling in enumerate((GREEDY, HOT))]
+        return rows_of(drafter.draft(replace(Sender(drafter).work(texts, 4), **changes)).trees)
+
+    expected = drawn(drafter, 0, 5)
+    assert drawn(larger, VOCAB + 2, 5) == expected
+    assert drawn(whole, 0, 5, vocab_size=VOCAB) == expected
+    assert drawn(drafter, VOCAB, 5, first=10) == expected
+    assert stepper_of(larger).chains == stepper_of(whole).chains == 1

@@ -28,6 +28,13 @@ from tests.models.tiny_heads import DIM, KV_HEADS, TAPS, WIDTH, Formula
 
 WHERE = "cuda" if torch.cuda.is_available() else "cpu"
 RNG = np.random.default_rng(4)
+SETTINGS: dict[str, Any] = {
+    "dtype": "float32",
+    "device": WHERE,
+    "blocks": 12,
+    "block_size": 8,
+    "max_pass_tokens": 16,
+}
 PROMPTS = [RNG.integers(2, 97, length).tolist() for length in (40, 2, 17)]
 
 
@@ -61,15 +68,19 @@ def load(folder: Path, target: Path) -> tuple[NeuralDrafter, Counting]:
 
 FORMS: dict[str, dict[str, Any]] = {
     "plain": {},
-    "some tokens": {"known": sorted(RNG.permutation(97)[:40].tolist())},
-    "normed": {"norm_before_residual": True, "norm_output": True},
+    "some tokens, normed": {
+        "known": sorted(RNG.permutation(97)[:40].tolist()),
+        "norm_before_residual": True,
+        "norm_output": True,
+    },
 }
 
 
 @pytest.mark.parametrize("form", FORMS)
 def test_chains_and_trees_are_those_of_the_formula_as_texts_grow(form: str, target: Path, tmp_path: Path) -> None:
     folder = tiny_heads.build(tmp_path, **FORMS[form])
-    formula = Formula(folder, target, normed_residual=form == "normed", normed_output=form == "normed")
+    normed = form != "plain"
+    formula = Formula(folder, target, normed_residual=normed, normed_output=normed)
     drafter, stepper = load(folder, target)
     sender = HeadSender(drafter, formula)
     sampled = [Sampling(temperature, seed=tag) for tag, temperature in enumerate((0.0, 1.0, 0.6))]
@@ -113,38 +124,35 @@ def test_drafts_are_recorded_at_load(target: Path, tmp_path: Path, monkeypatch: 
     assert asked <= recorded
 
 
+@pytest.fixture(scope="module")
+def plain(target: Path) -> DeviceModel:
+    return DeviceModel(target, **SETTINGS)
+
+
 @pytest.mark.parametrize(
     "form",
     [
         {},
-        {"nested": True, "norm_before_fc": True, "fc_norm": True},
-        {"eagle_config": {"eagle_aux_hidden_state_layer_ids": [3, 1, 2]}},
+        {"nested": True, "norm_before_fc": True, "fc_norm": True, "eagle_aux_hidden_state_layer_ids": [4, 2, 3]},
     ],
-    ids=["plain", "normed", "in another order"],
+    ids=["plain", "normed, in another order"],
 )
 def test_the_target_makes_the_states_of_the_formula(
-    form: dict[str, Any], target: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    form: dict[str, Any], target: Path, plain: DeviceModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """They lie with their keys, also in other segments of memory; copies and moves take them along."""
     monkeypatch.setattr(device_model, "SEGMENT_BYTES", 4 * 7 * 2 * KV_HEADS * DIM * 8 * 4)
     folder = tiny_heads.build(tmp_path, **form)
     taps = heads.taps_of(folder, target)
-    settings: dict[str, Any] = {
-        "dtype": "float32",
-        "device": WHERE,
-        "blocks": 12,
-        "block_size": 8,
-        "max_pass_tokens": 64,
-    }
-    plain, tapped = DeviceModel(target, **settings), DeviceModel(target, **settings, taps=taps)
+    tapped = DeviceModel(target, **SETTINGS, taps=taps)
     assert tapped.store.segments > 1
     assert (plain.state_width, tapped.state_width, sorted(taps.layers)) == (0, WIDTH, sorted(TAPS))
-    tokens = RNG.integers(2, 97, 40).astype(np.int32)
+    tokens = RNG.integers(2, 97, 16).astype(np.int32)
     work = chain(tokens, 8)
     assert torch.equal(plain.forward(work).clone(), tapped.forward(work))
-    last = np.asarray([40], np.int32)
-    lanes = Lanes(np.asarray([0, 1], np.int32), last + 1, np.arange(6, dtype=np.int32)[None])
-    following = Pass(last, last, last, lanes, last - 40)
+    last = np.asarray([16], np.int32)
+    lanes = Lanes(np.asarray([0, 1], np.int32), last + 1, np.arange(3, dtype=np.int32)[None])
+    following = Pass(last, last, last, lanes, last - 16)
     assert torch.equal(plain.forward(following).clone(), tapped.forward(following)), "keys are where they were"
     states = tapped.states(work.slots)
     exact = Formula(folder, target).states(tokens.tolist())

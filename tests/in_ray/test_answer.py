@@ -18,6 +18,7 @@ from covey_ray.asked import Another, Asked, Head, Lost
 
 ASKED = Asked("a prompt", "POST", "/v1/completions")
 EVENTS = {"content-type": "text/event-stream"}
+SILENCE = b"silence"
 Pieces = Callable[[Asked], list[Any]]
 
 
@@ -43,6 +44,8 @@ class Replicas:
                     raise StopAsyncIteration
                 if isinstance(piece, BaseException):
                     raise piece
+                if piece is SILENCE:
+                    await asyncio.sleep(60)
                 return piece
 
             def cancel(self) -> None:
@@ -93,77 +96,57 @@ def test_a_stream_goes_on_with_a_replica_of_the_same_identity() -> None:
     assert replicas.cancelled == 2
 
 
-@pytest.mark.parametrize("end", [GONE, Lost("its connection"), None])
-def test_however_it_breaks_off(end: BaseException | None) -> None:
-    pieces = [event("Once ")] if end is None else [event("Once "), end]
-    assert streamed(Replicas(begins("one", *pieces), begins("two", event("Once more", "stop"), DONE)))[0] == "Once more"
+FULL: Pieces = lambda _: [BackPressureError(num_queued_requests=9, max_queued_requests=9)]  # noqa: E731
+BUSY = begins("two", status=503)
+BREAKS, GOES_ON = begins("one", event("Once "), GONE), begins("two", event("Once more", "stop"), DONE)
+
+
+@pytest.mark.parametrize(
+    "answers",
+    [
+        [BREAKS],
+        [begins("one", event("Once "), Lost("its connection"))],
+        [begins("one", event("Once "))],
+        [BREAKS, FULL, BUSY],
+    ],
+    ids=["node", "connection", "no end", "others full or busy"],
+)
+def test_however_it_breaks_off_it_goes_on(answers: list[Pieces]) -> None:
+    assert streamed(Replicas(*answers, GOES_ON)) == ("Once more", "")
+
+
+@pytest.mark.parametrize(
+    ("answers", "why"),
+    [
+        ([begins("one", event("Once "), RayError("lost at sea"))], "lost at sea"),
+        ([BREAKS, begins("two", event("Twice "), DONE)], "the repeated answer has another text"),
+        ([begins("one", event("Once "), GONE, identity="")], "no other server is known to write the same"),
+        ([BREAKS, lambda _: [Another("other weights")]], "server was lost, and the text cannot go on: other weights"),
+    ],
+)
+def test_where_it_cannot_go_on_it_ends_with_an_error(answers: list[Pieces], why: str) -> None:
+    text, error = streamed(Replicas(*answers))
+    assert text == "Once "
+    assert why in error
+
+
+def test_nobody_is_waited_for_without_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(BackPressureError):
+        streamed(Replicas(FULL))
+    monkeypatch.setattr(module, "PATIENCE", -1.0)
+    assert streamed(Replicas(BREAKS))[0] == "Once "
+
+
+@pytest.mark.parametrize("first", [BUSY, lambda _: [Lost("refused", "two")]], ids=["busy", "not reached"])
+def test_a_replica_that_cannot_answer_is_left_for_another(first: Pieces) -> None:
+    replicas = Replicas(first, GOES_ON)
+    assert streamed(replicas) == ("Once more", "")
+    assert [each.avoid for each in replicas.asked] == [frozenset(), frozenset({"two"})]
 
 
 def test_a_replica_that_says_nothing_counts_as_lost(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "SILENT_SECONDS", 0.01)
-
-    class Silent(Replicas):
-        def remote(self, asked: Asked) -> Any:
-            stream = super().remote(asked)
-            if len(self.asked) == 1:
-                own = stream.__anext__
-
-                async def silent() -> Any:
-                    piece = await own()
-                    return piece if piece != b"silence" else await asyncio.sleep(60)
-
-                stream.__class__ = type("Silence", (stream.__class__,), {"__anext__": lambda _: silent()})
-            return stream
-
-    replicas = Silent(begins("one", event("Once "), b"silence"), begins("two", event("Once more", "stop"), DONE))
-    assert streamed(replicas) == ("Once more", "")
-
-
-def test_those_that_are_full_or_busy_are_waited_for_by_who_has_begun_and_told_to_who_has_not() -> None:
-    full: Pieces = lambda _: [BackPressureError(num_queued_requests=9, max_queued_requests=9)]  # noqa: E731
-    busy = begins("two", status=503)
-    replicas = Replicas(
-        begins("one", event("Once "), GONE), full, busy, begins("two", event("Once more", "stop"), DONE)
-    )
-    assert streamed(replicas) == ("Once more", "")
-    with pytest.raises(BackPressureError):
-        streamed(Replicas(full))
-
-
-def test_what_ray_makes_of_an_error_ends_a_stream_in_order() -> None:
-    text, error = streamed(Replicas(begins("one", event("Once "), RayError("lost at sea"))))
-    assert (text, "lost at sea" in error) == ("Once ", True)
-
-
-def test_an_answer_that_is_another_one_ends_with_an_error() -> None:
-    replicas = Replicas(begins("one", event("Once "), GONE), begins("two", event("Twice "), DONE))
-    text, error = streamed(replicas)
-    assert text == "Once "
-    assert "the repeated answer has another text" in error
-
-
-def test_where_no_identity_is_known_a_stream_ends_with_an_error() -> None:
-    replicas = Replicas(begins("one", event("Once "), GONE, identity=""))
-    text, error = streamed(replicas)
-    assert text == "Once "
-    assert "no other server is known to write the same" in error
-
-
-def test_where_no_replica_of_the_identity_is_left_a_stream_says_so() -> None:
-    replicas = Replicas(begins("one", event("Once "), GONE), lambda _: [Another("other weights")])
-    assert streamed(replicas) == ("Once ", "the server was lost, and the text cannot go on: other weights")
-
-
-def test_a_busy_replica_is_left_for_another() -> None:
-    replicas = Replicas(begins("one", status=503), begins("two", event("Once", "stop"), DONE))
-    assert streamed(replicas) == ("Once", "")
-    assert [each.avoid for each in replicas.asked] == [frozenset(), frozenset({"one"})]
-
-
-def test_a_replica_whose_server_cannot_be_reached_is_left_for_another() -> None:
-    replicas = Replicas(lambda _: [Lost("refused", "one")], begins("two", event("Once", "stop"), DONE))
-    assert streamed(replicas) == ("Once", "")
-    assert "one" in replicas.asked[1].avoid
+    assert streamed(Replicas(begins("one", event("Once "), SILENCE), GOES_ON)) == ("Once more", "")
 
 
 def test_what_is_lost_is_told_to_another_process() -> None:
@@ -171,25 +154,22 @@ def test_what_is_lost_is_told_to_another_process() -> None:
     assert (str(error), error.replica) == ("refused", "one")
 
 
-def test_where_all_are_busy_the_answer_says_so() -> None:
-    replicas = Replicas(begins("one", status=503), begins("two", status=503), begins("one", b"full", status=503))
-
+def whole(replicas: Replicas) -> tuple[Head, bytes]:
     async def run() -> tuple[Head, bytes]:
         answer = Answer(replicas, ASKED)
         return await answer.whole(await answer.head())
 
-    head, said = asyncio.run(run())
+    return asyncio.run(run())
+
+
+def test_where_all_are_busy_the_answer_says_so() -> None:
+    head, said = whole(Replicas(BUSY, begins("one", status=503), begins("two", b"full", status=503)))
     assert (head.status, said) == (503, b"full")
 
 
 def test_a_whole_answer_that_is_lost_is_asked_for_again() -> None:
     replicas = Replicas(lambda _: [GONE], begins("one", b"half", Lost("gone")), begins("two", b"the ", b"whole"))
-
-    async def run() -> tuple[Head, bytes]:
-        answer = Answer(replicas, ASKED)
-        return await answer.whole(await answer.head())
-
-    assert asyncio.run(run())[1] == b"the whole"
+    assert whole(replicas)[1] == b"the whole"
 
 
 def test_a_response_s_events_are_forwarded_until_they_break_off() -> None:
@@ -207,11 +187,6 @@ def test_a_response_s_events_are_forwarded_until_they_break_off() -> None:
         asyncio.run(run())
     assert found == pieces
     assert (len(replicas.asked), replicas.cancelled) == (1, 1)
-
-
-def test_nobody_is_waited_for_without_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "PATIENCE", -1.0)
-    assert streamed(Replicas(begins("one", event("Once "), GONE)))[0] == "Once "
 
 
 def test_who_leaves_is_not_served_any_longer() -> None:

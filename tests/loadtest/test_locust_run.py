@@ -28,6 +28,7 @@ from tests.waiting import until
 
 Running = tuple[Server, Any]
 REPOSITORY = Path(covey.__file__).parents[2]
+LOCUST = ["-f", "loadtest/locustfile.py", "--headless", "--only-summary"]
 
 pytestmark = pytest.mark.e2e
 
@@ -53,14 +54,8 @@ def until_lines(out: Path) -> None:
 
 
 def run(module: Sequence[str], *arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", *module, *arguments],
-        check=False,
-        cwd=REPOSITORY,
-        capture_output=True,
-        text=True,
-        timeout=60,
-    )
+    words = [sys.executable, "-m", *module, *arguments]
+    return subprocess.run(words, check=False, cwd=REPOSITORY, capture_output=True, text=True, timeout=60)
 
 
 def test_a_run_and_its_report(canned_server: Running, prompts: Path, tmp_path: Path) -> None:
@@ -111,7 +106,7 @@ def test_an_interrupted_run_reports_what_ran(canned_server: Running, prompts: Pa
 
 
 def test_a_run_beside_the_same_load_without_speculation(canned_server: Running, prompts: Path, tmp_path: Path) -> None:
-    given = words(canned_server[0], prompts, "--shape", "poisson:8", "--seconds", "5", "--out", str(tmp_path))
+    given = words(canned_server[0], prompts, "--shape", "poisson:8", "--seconds", "3", "--out", str(tmp_path))
     ran = run(["loadtest"], *given, "--name", "mine", "--beside-plain")
     assert ran.returncode == 0, ran.stderr
     assert "compared with" in (tmp_path / "mine" / "report.html").read_text(encoding="utf-8")
@@ -120,34 +115,20 @@ def test_a_run_beside_the_same_load_without_speculation(canned_server: Running, 
     found = records.load(tmp_path / "mine").records
     topics = [[each.topic for each in sorted(run, key=lambda each: each.at)[:8]] for run in (plain.records, found)]
     assert topics[0] == topics[1]
-    due = list(arrivals.parse("poisson:8").arrivals(5.0, random.Random("1 arrivals")))
+    due = list(arrivals.parse("poisson:8").arrivals(3.0, random.Random("1 arrivals")))
     assert len(plain.records) == len(found) == len(due)
 
 
 def test_locusts_own_command_line(canned_server: Running, prompts: Path) -> None:
     given = words(canned_server[0], prompts, "--shape", "closed:3")
-    locust = [
-        "-f",
-        "loadtest/locustfile.py",
-        "--headless",
-        "--only-summary",
-        "-u",
-        "4",
-        "-r",
-        "4",
-        "--run-time",
-        "6s",
-    ]  # counted from before its imports
-    ran = run(["locust"], *locust, *given)
+    # Its time is counted from before its imports.
+    ran = run(["locust"], *LOCUST, "-u", "4", "-r", "4", "--run-time", "6s", *given)
     assert ran.returncode == 0, ran.stderr
     summary = ran.stdout + ran.stderr
     for event in ("ttft", "tpot", "e2e"):
         assert re.search(rf"grpc +\w+ {event} +[1-9]", summary), summary
     (whole,) = {int(found) for found in re.findall(r"^ +Aggregated +(\d+) +\d+\(", summary, re.MULTILINE)}
     assert whole == sum(map(int, re.findall(r"^grpc +\w+ e2e +(\d+) +\d+\(", summary, re.MULTILINE)))
-
-
-LOCUST = ["-f", "loadtest/locustfile.py", "--headless", "--only-summary"]
 
 
 def test_a_run_of_locust_that_measured_nothing_has_not_succeeded(canned_server: Running, tmp_path: Path) -> None:

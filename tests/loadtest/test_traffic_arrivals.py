@@ -74,17 +74,7 @@ def test_traces_are_stretched_and_scaled(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "shape",
-    [
-        "closed:0",
-        "closed:1.5",
-        "poisson:0",
-        "poisson:x",
-        "peaks:4,1",
-        "steady:3",
-        "azure",
-        "",
-    ],
+    "shape", ["closed:0", "closed:1.5", "poisson:0", "poisson:x", "peaks:4,1", "steady:3", "azure", ""]
 )
 def test_a_shape_that_is_none_lists_the_shapes(shape: str) -> None:
     with pytest.raises(SettingError, match=r"allowed: closed:N, poisson:RATE"):

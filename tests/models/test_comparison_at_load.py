@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -12,10 +11,27 @@ import transformers
 
 from covey.contracts.errors import UnsupportedModel
 from covey.models import modules
+from covey.models.loading import quiet
 from covey.models.model import PagedModel
 from covey.models.modules import Modules
-from tests.models.in_memory import in_memory, random
 from tests.models.tiny_models import FAMILIES, MORE
+
+
+def in_memory(family: str, **changes: Any) -> Modules:
+    """A model of the family; `changes` overwrite configuration keys."""
+    name, settings = (FAMILIES | MORE)[family]
+    return random(getattr(transformers, name)(**(settings | changes)))
+
+
+def random(config: Any, dtype: torch.dtype = torch.float32) -> Modules:
+    torch.manual_seed(0)
+    with quiet(), torch.no_grad():
+        module = transformers.AutoModelForCausalLM.from_config(config, dtype=torch.float32).eval()
+        for name, weight in module.requires_grad_(False).named_parameters():
+            weight.copy_(torch.randn(weight.shape) * (1.5 * weight.shape[-1] ** -0.5 if weight.dim() > 1 else 0.2))
+            if weight.dim() == 1 and not name.endswith("bias"):
+                weight.add_(1.0)
+    return Modules.of(module.to(dtype), "memory")
 
 
 @pytest.mark.parametrize("family", [*FAMILIES, *MORE])
@@ -90,29 +106,26 @@ def test_a_family_that_counts_positions_by_its_own_cache_is_refused(config: Any,
         tiny.examine(tiny.trial(48))
 
 
-def llama4(**changes: Any) -> Modules:
+def llama4(**changes: Any) -> Any:
     sizes = _TINY | {"num_key_value_heads": 2, "head_dim": 8, "intermediate_size_mlp": 48, "num_local_experts": 2}
-    return random(transformers.Llama4TextConfig(**sizes, layer_types=["full_attention"] * 2, **changes))
+    return transformers.Llama4TextConfig(**sizes, layer_types=["full_attention"] * 2, **changes)
 
 
 def test_attention_that_changes_beyond_the_compared_positions_is_refused_by_name() -> None:
     with pytest.raises(UnsupportedModel, match=r"^memory: .*\(attn_temperature_tuning\) is not supported: serve"):
-        llama4()
+        random(llama4())
 
 
 @pytest.mark.parametrize(
-    ("tiny", "said"),
+    ("config", "said"),
     [
-        (lambda: llama4(attn_temperature_tuning=False), "no attribute 'last_hidden_state'"),
-        (
-            lambda: random(transformers.ElectraConfig(**_TINY, embedding_size=16, is_decoder=True)),
-            "shapes cannot be",
-        ),
+        (llama4(attn_temperature_tuning=False), "no attribute 'last_hidden_state'"),
+        (transformers.ElectraConfig(**_TINY, embedding_size=16, is_decoder=True), "shapes cannot be"),
     ],
     ids=["llama4", "electra"],
 )
-def test_a_head_that_serving_cannot_compute_is_refused_by_name(tiny: Callable[[], Modules], said: str) -> None:
-    made = tiny()
+def test_a_head_that_serving_cannot_compute_is_refused_by_name(config: Any, said: str) -> None:
+    made = random(config)
     named = rf"^memory: \w+ is not supported: its head cannot be computed .*{said}.*; serve a family of docs/models.md$"
     with pytest.raises(UnsupportedModel, match=named):
         made.examine(made.trial(48))
@@ -145,30 +158,25 @@ def test_the_named_layer_is_where_errors_begin(error: float, named: str, monkeyp
         tiny.examine(tiny.trial(48))
 
 
-def raise_cuda_error() -> None:
-    raise torch.AcceleratorError("CUDA error: an illegal memory access was encountered")
-
-
-def raise_library_error() -> None:
-    raise RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`")
-
-
-def raise_device_without_memory() -> None:
-    raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.")
-
-
-def raise_machine_without_memory() -> None:
-    torch.empty(1 << 60, dtype=torch.uint8)
-
-
 @pytest.mark.parametrize(
-    "fail", [raise_cuda_error, raise_library_error, raise_device_without_memory, raise_machine_without_memory]
+    "error",
+    [
+        torch.AcceleratorError("CUDA error: an illegal memory access was encountered"),
+        RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"),
+        torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB."),
+        None,  # what PyTorch itself raises when the machine has no memory
+    ],
 )
 def test_an_error_of_the_machine_does_not_condemn_the_model(
-    fail: Callable[[], None], monkeypatch: pytest.MonkeyPatch
+    error: Exception | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    def fail(*_: object) -> None:
+        if error:
+            raise error
+        torch.empty(1 << 60, dtype=torch.uint8)
+
     tiny = in_memory("llama")
-    monkeypatch.setattr(modules, "attend", lambda *_: fail())
+    monkeypatch.setattr(modules, "attend", fail)
     with pytest.raises(RuntimeError, match=r"CUDA|DefaultCPUAllocator"):
         tiny.examine(tiny.trial(48))
 

@@ -96,16 +96,6 @@ def test_a_full_disk_is_a_reason(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert compiled.ensure([compiled.MIXED]).startswith("cannot keep compiled code: [Errno 2]")
 
 
-def test_another_compiler_or_place_has_another_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "words.py").write_text("")
-    monkeypatch.setattr(compiled, "__file__", str(tmp_path / "words.py"))
-    before = compiled.folder()
-    monkeypatch.setattr(compiled.metadata, "version", lambda _: "0")
-    assert compiled.folder().name != before.name
-    monkeypatch.setenv(compiled.FOLDER_VARIABLE, str(tmp_path / "parent's"))
-    assert compiled.folder() == tmp_path / "parent's", "a child compiles where its parent looks"
-
-
 def test_models_compile_nothing_themselves(tmp_path: Path) -> None:
     """Else a compiler that crashes could end a target all the same."""
     assert compiled.ensure(compiled.VARIANTS, patient=True) == ""

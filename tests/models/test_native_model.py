@@ -92,16 +92,6 @@ def edit(folder: Path, **changes: Any) -> None:
 
 
 @pytest.mark.parametrize("name", SERVED)
-def test_greedy_text_is_that_of_generate(name: str, tmp_path: Path) -> None:
-    folder = built(tmp_path, name)
-    rng = np.random.default_rng(1)
-    rows = prompts(rng, 97, 3, 30, 17, 70)
-    expected = [generate(folder, row, 12, torch.float32) for row in rows]
-    assert len({token for row in expected for token in row}) > 6, "the model should not repeat itself"
-    assert Reader(opened(folder), rows, room=12).greedy(12, 40, rng) == expected
-
-
-@pytest.mark.parametrize("name", SERVED)
 def test_logits_are_near_those_of_transformers(name: str, tmp_path: Path) -> None:
     """In bfloat16 as near as transformers' own. Also at positions beyond those that a rotary embedding is from."""
     folder = built(tmp_path, name)
@@ -212,65 +202,6 @@ def test_a_token_has_the_same_bits_in_any_company(name: str, dtype: str, threads
     check_tree(model, prompts(np.random.default_rng(7), 97, 92)[0], 7)  # paths across two blocks
 
 
-def test_a_tree_beside_chunks_and_rows_is_what_its_paths_are(tmp_path: Path) -> None:
-    """The root, and a chunk that begins in the block before, are computed in the pass of the tree."""
-    model = opened(built(tmp_path, "qwen3"), numerics="auto", blocks=90)
-    rows = prompts(np.random.default_rng(8), 97, 40, 21)
-    parents, drafts = [-1, 0, 0, 2, -1], prompts(np.random.default_rng(9), 97, 5)[0]
-    reader = Reader(model, rows, room=8)
-    reader.read([(0, 0, 27), (1, 0, 20)])
-    paths = [[0, 1], [0, 2, 3], [4]]
-    known = np.arange(27, 40)
-    tails = reader.slots(0, 40, 45)
-    queries = [[*range(13), 13, 14], [15, 16], [17], [18]]
-    lanes = Lanes(
-        offsets=np.append(0, np.cumsum([len(each) for each in queries])).astype(np.int32),
-        lengths=np.array([42, 43, 41, 21], np.int32),
-        tables=np.stack([reader.tables[0]] * 3 + [np.pad(reader.tables[1], (0, 1))[:2]]),
-        queries=np.concatenate(queries).astype(np.int32),
-        tail_offsets=np.array([0, 2, 5, 6, 6], np.int32),
-        tails=tails[np.concatenate(paths)],
-    )
-    work = Pass(
-        tokens=np.concatenate([rows[0][known], drafts, rows[1][20:]]).astype(np.int32),
-        positions=np.concatenate([known, 39 + np.array([1, 2, 2, 3, 1]), [20]]).astype(np.int32),
-        slots=np.concatenate([reader.slots(0, 27, 40), tails, reader.slots(1, 20, 21)]).astype(np.int32),
-        lanes=lanes,
-        out=np.array([12, 13, 14, 15, 16, 17, 18], np.int32),
-    )
-    found = model.forward(work).copy()
-    expected: dict[int, np.ndarray[Any, Any]] = {}
-    for path in ([0, 1], [0, 2, 3], [4]):
-        text = np.concatenate([rows[0], drafts[path]]).astype(np.int32)
-        other = Reader(model, [text], seed=3)
-        logits = other.read([(0, 0, len(text))])[0].numpy()
-        expected |= {node: logits[40 + at] for at, node in enumerate(path)} | {-1: logits[39]}
-        # What an accepted path leaves in its nodes' slots is what decoding would have left there.
-        model.copy_slots(tails[path], reader.slots(0, 40, 40 + len(path)).copy()) if path == [0, 2, 3] else None
-    assert [int(parents[node]) for node in (1, 3)] == [0, 2]
-    for at, node in enumerate([-1, 0, 1, 2, 3, 4]):
-        assert np.array_equal(found[at], expected[node]), f"node {node}"
-    (alone,) = Reader(model, [rows[1]], seed=5).read([(0, 0, 21)])
-    assert np.array_equal(found[6], alone[20].numpy())
-    reader.rows[0] = np.concatenate([rows[0], drafts[[0, 2, 3]], [7]]).astype(np.int32)
-    (after,) = reader.read([(0, 43, 44)])
-    (plain,) = Reader(model, [reader.rows[0]], seed=9).read([(0, 0, 44)])
-    assert after[0].equal(plain[43]), "an accepted path's keys are where they belong"
-
-
-def test_keys_have_the_same_bits_however_a_text_was_read(tmp_path: Path) -> None:
-    model = opened(built(tmp_path, "llama"), "bfloat16", numerics="auto", blocks=8)
-    (row,) = prompts(np.random.default_rng(2), 97, 90)
-    kept = []
-    for size in (1, 16, 64, 90):
-        model.pool.reserve.clear()
-        reader = Reader(model, [row], seed=1)
-        for start in range(0, 90, size):
-            reader.read([(0, start, min(start + size, 90))])
-        kept.append(model.pool.reserve.bytes[:, :8].copy())
-    assert all(np.array_equal(each, kept[0]) for each in kept)
-
-
 def test_one_and_two_threads_give_the_same_bits(tmp_path: Path) -> None:
     folder = built(tmp_path, "llama")
     row = chain(prompts(np.random.default_rng(2), 97, 60)[0], 32)
@@ -314,8 +245,10 @@ def test_parts_of_arrays_have_nothing_compiled(tmp_path: Path) -> None:
     assert len(stages.run.signatures) == compiled
 
 
-def test_copied_slots_carry_the_row_and_cleared_ones_nothing(tmp_path: Path) -> None:
-    model = opened(built(tmp_path, "llama"))
+@pytest.mark.parametrize("runtime", [NativeModel, PagedModel])
+def test_copied_slots_carry_the_row_and_cleared_ones_nothing(runtime: type[Any], tmp_path: Path) -> None:
+    settings = {"threads": 1} if runtime is NativeModel else {"device": "cpu", "block_size": 32}
+    model = runtime(built(tmp_path, "llama"), dtype="float32", blocks=40, numerics="fast", **settings)
     (row,) = prompts(np.random.default_rng(2), 97, 51)
     reader = Reader(model, [row])
     reader.read([(0, 0, 50)])
@@ -326,7 +259,8 @@ def test_copied_slots_carry_the_row_and_cleared_ones_nothing(tmp_path: Path) -> 
     model.copy_slots((old[:, None] * 32 + inside).reshape(-1), (reader.tables[0][:, None] * 32 + inside).reshape(-1))
     assert reader.read([(0, 50, 51)])[0].equal(expected)
     model.clear_slots((old[:, None] * 32 + inside).reshape(-1))
-    assert not model.pool.reserve.bytes[:, old].any()
+    if runtime is NativeModel:
+        assert not model.pool.reserve.bytes[:, old].any()
 
 
 def test_a_pool_grows_shrinks_and_moves_its_blocks(tmp_path: Path) -> None:
@@ -380,16 +314,18 @@ def test_a_stopped_pass_waits_for_its_threads_because_they_share_memory(tmp_path
 
 
 def test_passes_that_the_kernel_would_not_survive_are_refused(tmp_path: Path) -> None:
-    model = opened(built(tmp_path, "llama"), max_pass_tokens=40)
+    folder = built(tmp_path, "llama")
+    model = opened(folder, max_pass_tokens=40)
     work = chain(np.arange(40, dtype=np.int32), 32)
     short = Lanes(work.lanes.offsets, work.lanes.lengths, work.lanes.tables[:, :1])  # type: ignore[union-attr]
     with pytest.raises(ValueError, match="40 keys do not fit 1 blocks of 32"):
         model.forward(Pass(work.tokens, work.positions, work.slots, short, work.out))
-    with pytest.raises(ValueError, match="a pass of 41 tokens; this model was built for 40"):
-        model.forward(chain(np.arange(41, dtype=np.int32), 32))
-    for token in (-1, 97, 1 << 30):
-        with pytest.raises(ValueError, match=f"tokens: got {token}, allowed: ids from 0 to 96"):
-            model.forward(chain(np.array([5, token], np.int32), 32))
+    for runtime in (model, PagedModel(folder, device="cpu", blocks=8, block_size=32, max_pass_tokens=40)):
+        with pytest.raises(ValueError, match="a pass of 41 tokens; this model was built for 40"):
+            runtime.forward(chain(np.arange(41, dtype=np.int32), 32))
+        for token in (-1, 97, 1 << 30):
+            with pytest.raises(ValueError, match=f"tokens: got {token}, allowed: ids from 0 to 96"):
+                runtime.forward(chain(np.array([5, token], np.int32), 32))
 
 
 def test_what_was_compiled_beside_read_only_files_is_copied_once(
@@ -421,6 +357,10 @@ def test_what_was_compiled_beside_read_only_files_is_copied_once(
     assert other is not None
     assert other != own
     assert [*other.iterdir()] == [], "nothing is compiled of it"
+    monkeypatch.setattr(compiled.metadata, "version", lambda _: "0")
+    assert compiled.folder() not in (own, other), "another compiler"
+    monkeypatch.setenv(compiled.FOLDER_VARIABLE, str(tmp_path / "parent's"))
+    assert compiled.folder() == tmp_path / "parent's", "a child compiles where its parent looks"
 
 
 def test_tiles_are_compiled_once_for_all_processes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,6 +17,7 @@ from covey.contracts.errors import SettingError, UnsupportedModel
 from covey.models import refusals
 from covey.models.loading import quiet
 from covey.models.model import PagedModel
+from covey.models.modules import Modules
 
 LLAMA = {
     "model_type": "llama",
@@ -28,7 +29,7 @@ LLAMA = {
 }
 
 
-def load(folder: Path, **settings: Any) -> PagedModel:
+def load(folder: Path | Modules, **settings: Any) -> PagedModel:
     return PagedModel(folder, **({"device": "cpu", "dtype": "float32", "blocks": 16, "numerics": "fast"} | settings))
 
 
@@ -75,17 +76,11 @@ def test_missing_and_broken_weights_are_setting_errors(tmp_path: Path) -> None:
         load(tmp_path)
 
 
-@pytest.mark.parametrize(
-    ("setting", "message"),
-    [
-        ({"dtype": "int8"}, "dtype: got 'int8'"),
-        ({"device": "nonsense"}, "device: got 'nonsense'"),
-    ],
-)
-def test_bad_settings_are_named(setting: dict[str, Any], message: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("name", "value"), [("dtype", "int8"), ("device", "nonsense")])
+def test_bad_settings_are_named(name: str, value: str, tmp_path: Path) -> None:
     build(tmp_path, "llama")
-    with pytest.raises(SettingError, match=message):
-        load(tmp_path, **setting)
+    with pytest.raises(SettingError, match=f"{name}: got '{value}'"):
+        load(tmp_path, **{name: value})
 
 
 @pytest.mark.parametrize(
@@ -124,9 +119,8 @@ def test_end_ids_are_tokens_of_the_vocabulary(tmp_path: Path) -> None:
 def test_shards_are_read_as_one_file_is(tmp_path: Path) -> None:
     whole = build(tmp_path / "whole", "qwen2")
     with quiet():
-        transformers.AutoModelForCausalLM.from_pretrained(whole).save_pretrained(
-            tmp_path / "shards", max_shard_size="10KB"
-        )
+        module = transformers.AutoModelForCausalLM.from_pretrained(whole)
+        module.save_pretrained(tmp_path / "shards", max_shard_size="10KB")
     assert len(list((tmp_path / "shards").glob("*.safetensors"))) > 1
     rows = prompts(np.random.default_rng(0), 97, 12)
     found = [Reader(load(folder), rows).read([(0, 0, 12)])[0] for folder in (whole, tmp_path / "shards")]
@@ -154,3 +148,17 @@ def test_long_factors_for_all_texts_are_transformers_own_for_long_ones(tmp_path:
 def test_a_configuration_that_cannot_be_read_is_one_line(tmp_path: Path) -> None:
     with pytest.raises(SettingError, match=r"config.json: cannot be read: No such file"):
         refusals.described(tmp_path)
+
+
+@pytest.mark.parametrize("limit", [17, 47])
+def test_models_load_for_odd_pass_sizes(limit: int, tmp_path: Path) -> None:
+    """Padding of the trial at loading is not compared."""
+    load(build(tmp_path, "gemma2"), blocks=40, block_size=4, max_pass_tokens=limit, numerics="auto")
+
+
+def test_a_module_in_memory_is_run_as_its_folder_is(tmp_path: Path) -> None:
+    module = transformers.AutoModelForCausalLM.from_pretrained(build(tmp_path, "llama"), dtype=torch.float32)
+    rows = prompts(np.random.default_rng(5), 97, 21)
+    models = [load(source) for source in (Modules.of(module.eval().requires_grad_(False), "in memory"), tmp_path)]
+    found, expected = (Reader(model, rows).read([(0, 0, 21)])[0] for model in models)
+    assert found.equal(expected)

@@ -22,13 +22,17 @@ def threads(request: pytest.FixtureRequest) -> Iterator[int]:
     torch.set_num_threads(before)
 
 
+CASES = [("qwen2", 404), ("gemma2", 512), ("llama", 640), ("gpt_neox", 680)]
+SAMPLE = [(5, *CASES[0]), (2, *CASES[1])]
+
+
 @pytest.mark.parametrize(
-    ("family", "width"),
+    ("threads", "family", "width"),
     [
-        ("qwen2", 404),
-        ("gemma2", 512),
-        *(pytest.param(*case, marks=pytest.mark.slow) for case in (("llama", 640), ("gpt_neox", 680))),
+        pytest.param(*case, marks=() if case in SAMPLE else pytest.mark.slow)
+        for case in ((threads, *each) for threads in (2, 5) for each in CASES)
     ],
+    indirect=["threads"],
 )
 def test_activations_do_not_depend_on_company(tmp_path: Path, threads: int, family: str, width: int) -> None:
     folder = build(tmp_path / family, family, num_hidden_layers=2, intermediate_size=width)

@@ -89,6 +89,8 @@ class Formula:
         config = json.loads((folder / "config.json").read_text())
         nested = "speculators_config" in config
         ids = (config if nested else config["eagle_config"])["eagle_aux_hidden_state_layer_ids"]
+        decoder = config["transformer_layer_config"] if nested else config
+        self._dim, self._theta, self._eps = (decoder[key] for key in ("head_dim", "rope_theta", "rms_norm_eps"))
         self._taps = [each if nested else each + 1 for each in ids]
         self._w = {name.replace("midlayer.", "").replace("layers.0.", ""): each.float() for name, each in found.items()}
         self._normed_residual, self._normed_output = normed_residual, normed_output
@@ -96,7 +98,7 @@ class Formula:
             self._target = AutoModelForCausalLM.from_pretrained(target, dtype=torch.float32)
         self._embedding = self._target.get_input_embeddings().weight.detach()
         known = found.get("d2t")
-        self.ids = (known + torch.arange(len(known))).numpy() if known is not None else np.arange(VOCAB)
+        self.ids = np.arange(len(self._embedding)) if known is None else (known + torch.arange(len(known))).numpy()
 
     @torch.inference_mode()
     def states(self, tokens: Sequence[int]) -> torch.Tensor:
@@ -104,39 +106,40 @@ class Formula:
         hidden = self._target(torch.tensor([list(tokens)]), output_hidden_states=True).hidden_states
         taps = torch.cat([hidden[tap][0] for tap in self._taps], dim=-1)  # the n-th is what layer n reads
         if "input_norm.weight" in self._w:
-            taps = functional.rms_norm(taps, (3 * WIDTH,), self._w["input_norm.weight"], EPS)
+            taps = self._norm(taps, "input_norm")
         if "fc_norm.0.weight" in self._w:
-            each = enumerate(taps.chunk(3, dim=-1))
-            taps = torch.cat(
-                [functional.rms_norm(x, (WIDTH,), self._w[f"fc_norm.{n}.weight"], EPS) for n, x in each], -1
-            )
+            taps = torch.cat([self._norm(x, f"fc_norm.{n}") for n, x in enumerate(taps.chunk(3, dim=-1))], -1)
         return taps @ self._w["fc.weight"].T
 
     @torch.inference_mode()
     def step(self, states: torch.Tensor, tokens: Sequence[int]) -> tuple[torch.Tensor, torch.Tensor]:
         """Logits and outputs at all indices: state i stands beside token i + 1."""
-        norm = lambda x, name: functional.rms_norm(x, (WIDTH,), self._w[f"{name}.weight"], EPS)  # noqa: E731
-        embedded = norm(self._embedding[torch.tensor(list(tokens[1:]))], "input_layernorm")
-        beside = norm(states, "hidden_norm")
+        embedded = self._norm(self._embedding[torch.tensor(list(tokens[1:]))], "input_layernorm")
+        beside = self._norm(states, "hidden_norm")
         both = torch.cat([embedded, beside], dim=-1)
         query, key, value = (
-            (both @ self._w[f"self_attn.{name}_proj.weight"].T).view(len(both), -1, DIM).transpose(0, 1)
+            (both @ self._w[f"self_attn.{name}_proj.weight"].T).view(len(both), -1, self._dim).transpose(0, 1)
             for name in "qkv"
         )
-        at = torch.arange(len(both), dtype=torch.float32)[:, None] * 10000.0 ** -(torch.arange(0, DIM, 2) / DIM)
+        frequencies = self._theta ** -(torch.arange(0, self._dim, 2) / self._dim)
+        at = torch.arange(len(both), dtype=torch.float32)[:, None] * frequencies
         cos, sin = torch.cat([at, at], -1).cos(), torch.cat([at, at], -1).sin()
-        query, key = (x * cos + torch.cat([-x[..., DIM // 2 :], x[..., : DIM // 2]], -1) * sin for x in (query, key))
-        group = HEADS // KV_HEADS
+        half = self._dim // 2
+        query, key = (x * cos + torch.cat([-x[..., half:], x[..., :half]], -1) * sin for x in (query, key))
+        group = len(query) // len(key)
         seen = functional.scaled_dot_product_attention(
             query, key.repeat_interleave(group, 0), value.repeat_interleave(group, 0), is_causal=True
         )
         x = beside if self._normed_residual else states
         x = x + seen.transpose(0, 1).reshape(len(both), -1) @ self._w["self_attn.o_proj.weight"].T
-        inner = norm(x, "post_attention_layernorm")
+        inner = self._norm(x, "post_attention_layernorm")
         gate, up = (inner @ self._w[f"mlp.{name}_proj.weight"].T for name in ("gate", "up"))
         x = x + (functional.silu(gate) * up) @ self._w["mlp.down_proj.weight"].T
-        normed = norm(x, "norm")
+        normed = self._norm(x, "norm")
         return normed @ self._w["lm_head.weight"].T, normed if self._normed_output else x
+
+    def _norm(self, x: torch.Tensor, name: str) -> torch.Tensor:
+        return functional.rms_norm(x, x.shape[-1:], self._w[f"{name}.weight"], self._eps)
 
     def chain(self, tokens: Sequence[int], states: torch.Tensor, depth: int, pick: Pick = likeliest) -> list[int]:
         """What it drafts behind a text, of whose positions but the last these are the states. `pick` takes the token of

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tokenizers import AddedToken, Tokenizer, models
@@ -13,28 +14,31 @@ from covey.text import vocabulary
 WORDS = [f"word{number}" for number in range(300)]
 
 
-def folder(at: Path, size: int, words: list[str] | None = None, added: tuple[str, ...] = ()) -> Path:
+def folder(at: Path, size: int, words: list[str] | None = None, added: tuple[str, ...] = (), first: int = 0) -> Path:
     at.mkdir()
     (at / "config.json").write_text(json.dumps({"vocab_size": size}))
     if words is not None:
-        made = Tokenizer(models.WordLevel({word: number for number, word in enumerate(words)}, unk_token=words[0]))
+        ids = {word: number for number, word in enumerate(words, first)}
+        made = Tokenizer(models.WordLevel(ids, unk_token=words[0]))
         made.add_special_tokens([AddedToken(each) for each in added])
         made.save(str(at / "tokenizer.json"))
     return at
 
 
-@pytest.mark.parametrize("sizes", [(320, 384), (384, 320), (320, 320), (290, 320)])
+@pytest.mark.parametrize(
+    ("drafter", "target"),
+    [
+        *(((one, WORDS), (other, WORDS)) for one, other in [(320, 384), (384, 320), (320, 320), (290, 320)]),
+        ((256, WORDS[:250]), (320, WORDS)),
+        ((400, [*WORDS, "more", "most"]), (320, WORDS)),
+        ((320, WORDS), (320,)),
+    ],
+)
 def test_models_of_one_tokenizer_fit_whatever_their_outputs_are_padded_to(
-    sizes: tuple[int, int], tmp_path: Path
+    drafter: Any, target: Any, tmp_path: Path
 ) -> None:
-    drafter, target = (folder(tmp_path / name, size, WORDS) for name, size in zip("dt", sizes))
-    assert vocabulary.misfit(drafter, target) == ""
-
-
-def test_ids_that_one_of_them_lacks_need_not_agree(tmp_path: Path) -> None:
-    target = folder(tmp_path / "target", 320, WORDS)
-    assert vocabulary.misfit(folder(tmp_path / "few", 256, WORDS[:250]), target) == ""
-    assert vocabulary.misfit(folder(tmp_path / "many", 400, [*WORDS, "more", "most"]), target) == ""
+    """Ids that one of them lacks need not agree. Where one has no tokenizer, the sizes must be equal."""
+    assert vocabulary.misfit(folder(tmp_path / "drafter", *drafter), folder(tmp_path / "target", *target)) == ""
 
 
 def test_other_added_tokens_are_told_and_do_not_keep_it_from_drafting(
@@ -47,22 +51,17 @@ def test_other_added_tokens_are_told_and_do_not_keep_it_from_drafting(
     assert "other added tokens" in caplog.text
 
 
-def test_tokenizers_without_a_common_id_are_not_one(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("words", "first"), [([*WORDS[:200], "elsewhere", *WORDS[201:]], 0), (["more", "most"], 300)])
+def test_one_id_of_another_text_or_no_common_one_is_another_tokenizer(
+    words: list[str], first: int, tmp_path: Path
+) -> None:
     target = folder(tmp_path / "target", 320, WORDS)
-    other = Tokenizer(models.WordLevel({f"word{number}": number for number in range(300, 310)}, unk_token="word300"))
-    other.save(str(folder(tmp_path / "other", 320) / "tokenizer.json"))
-    assert vocabulary.misfit(tmp_path / "other", target) == f"another tokenizer than {target}"
-
-
-def test_one_id_of_another_text_is_another_tokenizer(tmp_path: Path) -> None:
-    target = folder(tmp_path / "target", 320, WORDS)
-    other = [*WORDS[:200], "elsewhere", *WORDS[201:]]
-    assert vocabulary.misfit(folder(tmp_path / "other", 320, other), target) == f"another tokenizer than {target}"
+    other = folder(tmp_path / "other", 320, words, first=first)
+    assert vocabulary.misfit(other, target) == f"another tokenizer than {target}"
 
 
 def test_without_tokenizers_the_sizes_must_be_equal(tmp_path: Path) -> None:
     target = folder(tmp_path / "target", 320)
-    assert vocabulary.misfit(folder(tmp_path / "same", 320, WORDS), target) == ""
     said = f"a vocabulary of 384 tokens, {target} one of 320, and no tokenizers to compare"
     assert vocabulary.misfit(folder(tmp_path / "other", 384), target) == said
 

@@ -15,13 +15,9 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from covey.contracts import profile
-from covey.contracts.clock import RealClock
 from covey.contracts.errors import SettingError
 from covey.contracts.types import Sampling
 from covey.drafters import load_drafter
-from covey.loop.configuration import EngineConfig
-from covey.loop.engine import Engine
-from covey.requests.scheduler import Scheduler
 from covey.target.opening import load_target
 from covey.text.tokenization import load_tokenizer
 from covey_training.__main__ import main
@@ -31,7 +27,8 @@ from covey_training.aligned.build import search
 from covey_training.aligned.folders import DRAFTER, fitted
 from covey_training.aligned.weights import damp, first_layers
 from tests.bundled import MODELS
-from tests.fakes import Collector, request
+from tests.engines import answers
+from tests.fakes import request
 from tests.static_planner import StaticPlanner
 
 CPU = torch.device("cpu")
@@ -147,20 +144,11 @@ def test_the_saved_profile_serves_the_pair_and_accepts_as_often(folder: Path) ->
     target = load_target(chosen.target.folder, chosen, name="target")
     drafter = load_drafter("neural", chosen.drafter.folder_of(DRAFTER), chosen.target.folder, chosen, name=DRAFTER)
     assert drafter.info().vocab_size == target.info().vocab_size == 512
-    sink = Collector()
-    engine = Engine(
-        target,
-        Scheduler(max_running=8, max_waiting=16, token_budget=256, growth_tokens=64, block_size=16),
-        StaticPlanner(1, 1),
-        sink,
-        RealClock(),
-        EngineConfig({DRAFTER: drafter}, draft_deadline=60.0),
-    )
+    asked = []
     for key in range(1, 17):
-        prompt = np.random.default_rng(key).integers(2, 512, 12).astype(np.int32)
-        engine.submit(request(key, prompt, 96, sampling=Sampling(temperature=1.0, seed=key, end_ids=(0,))))
-    while engine.round():
-        pass
+        prompt, sampling = np.random.default_rng(key).integers(2, 512, 12), Sampling(1.0, seed=key, end_ids=(0,))
+        asked.append(request(key, prompt, 96, sampling=sampling))
+    sink = answers(target, asked, StaticPlanner(1), {DRAFTER: drafter}, token_budget=256, block_size=16)
     assert all(len(tokens) == 96 for tokens in sink.tokens.values())  # no text ends by chance
     ends = sink.ended.values()
     assert sum(end.accepted for end in ends) / sum(end.drafted for end in ends) == pytest.approx(0.65, abs=0.07)

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import argparse
 import json
-import math
 import shutil
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -27,6 +25,7 @@ from covey_training import chains, distil, head, head_model, states
 from covey_training.__main__ import parse
 from covey_training.chains import Sample
 from covey_training.optimiser import Budget
+from tests.models.tiny_heads import Formula
 from tests.models.tiny_models import build
 
 LAYER = ("input_layernorm", "hidden_norm", "post_attention_layernorm")
@@ -35,8 +34,6 @@ MLP = [f"mlp.{name}_proj" for name in ("gate", "up", "down")]
 TENSORS = {
     f"{name}.weight" for name in ("fc", "norm", "lm_head", *(f"midlayer.{part}" for part in (*LAYER, *ATTENTION, *MLP)))
 }
-
-Weights = dict[str, torch.Tensor]
 
 
 @pytest.fixture(scope="module")
@@ -57,42 +54,6 @@ def windows() -> torch.Tensor:
     return torch.randint(2, 300, (16, 24), generator=torch.Generator().manual_seed(1))
 
 
-def normed(x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
-    return x / torch.sqrt((x * x).mean() + eps) * weight
-
-
-def rotated(x: torch.Tensor, position: int, theta: float) -> torch.Tensor:
-    """Each pair (i, i + half) of a head turns by position x theta^(-2i/width)."""
-    half = x.shape[-1] // 2
-    angles = torch.tensor([position * theta ** (-i / half) for i in range(half)])
-    cos, sin = angles.cos(), angles.sin()
-    first, second = x[..., :half], x[..., half:]
-    return torch.cat([first * cos - second * sin, second * cos + first * sin], -1)
-
-
-def stepped(
-    w: Weights, config: Any, embedding: torch.Tensor, state: torch.Tensor, place: int, cache: list[Any]
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """One token through the head as its formula is written: (logits, what stands in for the next state)."""
-    eps, size, theta = config.rms_norm_eps, config.head_dim, config.rope_parameters["rope_theta"]
-    read = torch.cat(
-        [normed(embedding, w["midlayer.input_layernorm"], eps), normed(state, w["midlayer.hidden_norm"], eps)]
-    )
-    q, k, v = ((w[f"midlayer.self_attn.{name}_proj"] @ read).view(-1, size) for name in "qkv")
-    cache.append((rotated(k, place, theta), v))
-    q = rotated(q, place, theta)
-    mixed = []
-    for one in range(len(q)):
-        group = one // (len(q) // len(k))
-        scores = torch.stack([q[one] @ keys[group] for keys, _ in cache]) / math.sqrt(size)
-        mixed.append(sum(share * values[group] for share, (_, values) in zip(scores.softmax(0), cache)))
-    x = state + w["midlayer.self_attn.o_proj"] @ torch.cat(mixed)
-    read = normed(x, w["midlayer.post_attention_layernorm"], eps)
-    gate = w["midlayer.mlp.gate_proj"] @ read
-    x = x + w["midlayer.mlp.down_proj"] @ (gate * gate.sigmoid() * (w["midlayer.mlp.up_proj"] @ read))
-    return w["lm_head"] @ normed(x, w["norm"], eps), x
-
-
 def shaken(model: LlamaForCausalLM, kept: torch.Tensor | None = None) -> head_model.Head:
     """A head all of whose weights matter."""
     torch.manual_seed(2)
@@ -104,27 +65,24 @@ def shaken(model: LlamaForCausalLM, kept: torch.Tensor | None = None) -> head_mo
 
 
 @torch.no_grad()
-def test_every_step_is_what_drafting_token_by_token_computes(model: LlamaForCausalLM, windows: torch.Tensor) -> None:
+def test_every_step_is_what_drafting_token_by_token_computes(
+    model: LlamaForCausalLM, target: Path, windows: torch.Tensor, tmp_path: Path
+) -> None:
     made, tokens = shaken(model), windows[:1, :10]
-    weights = {name.removesuffix(".weight"): value for name, value in made.named_parameters()}
+    head_model.save(made, tmp_path)
+    made.load_state_dict(load_file(tmp_path / "model.safetensors"), strict=False)  # as it is stored, in bfloat16
+    formula, text = Formula(tmp_path, target), tokens[0].tolist()
     taps, embeddings, expected = made.read(model, tokens)
-    states = model(input_ids=tokens, output_hidden_states=True).hidden_states
-    assert torch.equal(taps, torch.cat([states[layer] for layer in (2, 4, 5)], -1)[:, :-1])
     assert torch.equal(embeddings, model.get_input_embeddings().weight[tokens[:, 1:]])
     assert torch.allclose(expected, model(input_ids=tokens).logits[:, 1:])
     drafted = list(made.unroll(taps, embeddings, 4))
     assert [step.shape[1] for step in drafted] == [9, 8, 7, 6]
     for begun in range(9):
-        cache: list[Any] = []
-        for place in range(begun + 1):
-            logits, out = stepped(
-                weights, made.config, embeddings[0, place], weights["fc"] @ taps[0, place], place, cache
-            )
+        states = formula.states(text)[: begun + 1]
         for step in range(min(4, 9 - begun)):
-            assert torch.allclose(drafted[step][0, begun], logits, atol=2e-5), (begun, step)
-            if begun + step + 1 < 9:
-                place = begun + step + 1
-                logits, out = stepped(weights, made.config, embeddings[0, place], out, place, cache)
+            logits, outputs = formula.step(states, text[: begun + step + 2])
+            assert torch.allclose(drafted[step][0, begun], logits[-1], atol=2e-5), (begun, step)
+            states = torch.cat([states, outputs[-1:]])
 
 
 def test_taps_are_three_layers_where_there_are_so_many() -> None:

@@ -30,19 +30,7 @@ def target(tokenizer_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> 
 
 
 def distilled(target: Path, out: Path, *more: str) -> own.Made:
-    words = [
-        "drafter",
-        "--target",
-        str(target),
-        "--out",
-        str(out),
-        "--samples",
-        "40",
-        "--tokens",
-        "24",
-        "--device",
-        "cpu",
-    ]
+    words = f"drafter --target {target} --out {out} --samples 40 --tokens 24 --device cpu".split()
     return own.make(parse([*words, *more]))
 
 

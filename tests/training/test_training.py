@@ -8,11 +8,12 @@ from typing import Any
 
 import pytest
 import torch
+from torch import nn
 from transformers import LlamaForCausalLM
 
 from covey.contracts.errors import SettingError
 from covey_training import architecture, distil
-from covey_training.optimiser import Budget
+from covey_training.optimiser import Budget, Muon
 from covey_training.teacher import Lessons, hidden_states
 
 DISTIL = replace(distil.DistilSettings(), rows=2, log_every=2)
@@ -72,45 +73,45 @@ def test_a_resumed_drafter_has_the_weights_of_an_uninterrupted_one(
     assert torch.equal(whole, resumed)
 
 
-def test_a_lesson_without_numbers_just_after_a_resume_ends_nothing(
+def fitted(
+    student: LlamaForCausalLM,
+    target: LlamaForCausalLM,
+    tokens: torch.Tensor,
+    path: Path,
+    steps: int,
+    broken: range,
+    log_every: int = 2,
+) -> list[dict[str, Any]]:
+    """Train for some steps on one lesson, which has no numbers in the steps `broken`."""
+    teacher = target(input_ids=tokens).logits.detach()
+
+    def loss(step: int, _: float) -> distil.Loss:
+        logits = student(input_ids=tokens, use_cache=False).logits
+        return distil.distance(logits * (torch.nan if step in broken else 1.0), teacher, 0.5)
+
+    settings = replace(DISTIL, log_every=log_every)
+    return distil.fit(student, loss, Budget(steps=steps), path, device=torch.device("cpu"), settings=settings)
+
+
+def test_a_lesson_without_numbers_teaches_nothing_and_ends_nothing(
     tiny_target: LlamaForCausalLM, tiny_drafter: LlamaForCausalLM, lessons: Lessons, tmp_path: Path
 ) -> None:
-    student, teacher = copy.deepcopy(tiny_drafter), tiny_target(input_ids=lessons.tokens[:2]).logits.detach()
-
-    def loss(step: int, _: float) -> distil.Loss:
-        logits = student(input_ids=lessons.tokens[:2], use_cache=False).logits
-        return distil.distance(logits * (torch.nan if step >= 3 else 1.0), teacher, 0.5)
-
-    def fit(steps: int) -> list[dict[str, Any]]:
-        path = tmp_path / "drafter.pt"
-        return distil.fit(student, loss, Budget(steps=steps), path, device=torch.device("cpu"), settings=DISTIL)
-
-    fit(3)
-    assert [each["step"] for each in fit(4)] == [2]
-    with pytest.raises(SettingError, match="none of 2 lessons had a finite loss"):
-        fit(8)
-
-
-@pytest.mark.parametrize("broken", [range(2, 4), range(8)])
-def test_a_lesson_without_numbers_teaches_nothing_and_ends_nothing(
-    broken: range, tiny_target: LlamaForCausalLM, tiny_drafter: LlamaForCausalLM, lessons: Lessons, tmp_path: Path
-) -> None:
-    student = copy.deepcopy(tiny_drafter)
-
-    def loss(step: int, _: float) -> distil.Loss:
-        logits = student(input_ids=lessons.tokens[:2], use_cache=False).logits
-        nan = torch.nan if step in broken else 1.0
-        return distil.distance(logits * nan, tiny_target(input_ids=lessons.tokens[:2]).logits.detach(), 0.5)
-
-    budget, path = Budget(steps=8), tmp_path / "drafter.pt"
-    if len(broken) == 8:
-        with pytest.raises(SettingError, match="none of 2 lessons had a finite loss"):
-            distil.fit(student, loss, budget, path, device=torch.device("cpu"), settings=DISTIL)
-        return
-    history = distil.fit(student, loss, budget, path, device=torch.device("cpu"), settings=replace(DISTIL, log_every=4))
+    tokens, path = lessons.tokens[:2], tmp_path / "drafter.pt"
+    history = fitted(tiny_drafter, tiny_target, tokens, path, 8, range(2, 4), log_every=4)
     assert [each["step"] for each in history] == [4, 8]
-    assert weights(student).isfinite().all()
+    assert weights(tiny_drafter).isfinite().all()
     assert history[1]["acceptance"] > history[0]["acceptance"] > 0
+
+
+def test_only_lessons_without_numbers_end_training_but_not_just_after_a_resume(
+    tiny_target: LlamaForCausalLM, tiny_drafter: LlamaForCausalLM, lessons: Lessons, tmp_path: Path
+) -> None:
+    fresh, tokens, path = copy.deepcopy(tiny_drafter), lessons.tokens[:2], tmp_path / "drafter.pt"
+    fitted(tiny_drafter, tiny_target, tokens, path, 3, range(0))
+    assert [each["step"] for each in fitted(tiny_drafter, tiny_target, tokens, path, 4, range(3, 8))] == [2]
+    for student, own in ((tiny_drafter, path), (fresh, tmp_path / "fresh.pt")):
+        with pytest.raises(SettingError, match="none of 2 lessons had a finite loss"):
+            fitted(student, tiny_target, tokens, own, 8, range(8))
 
 
 def test_a_line_has_the_mean_acceptance_of_the_lessons_since_the_one_before(
@@ -159,3 +160,18 @@ def test_lessons_hold_the_target_s_logits(tiny_target: LlamaForCausalLM, lessons
         expected = tiny_target(input_ids=lessons.tokens, use_cache=False).logits
     found = lessons.hidden.float() @ tiny_target.get_input_embeddings().weight.detach().T
     assert torch.allclose(found, expected, atol=0.02)
+
+
+@pytest.mark.parametrize("shape", [(48, 16), (16, 48)])
+def test_muon_does_what_pytorch_s_does_but_for_bfloat16_s_rounding(shape: tuple[int, int]) -> None:
+    numbers = torch.Generator().manual_seed(5)
+    ours, theirs = (nn.Parameter(torch.ones(shape)) for _ in range(2))
+    muon = Muon([ours], lr=0.02, weight_decay=0.1)
+    reference = torch.optim.Muon([theirs], lr=0.02, momentum=0.95, weight_decay=0.1)
+    for _ in range(8):
+        ours.grad = torch.randn(shape, generator=numbers)
+        theirs.grad = ours.grad.clone()
+        muon.step()
+        reference.step()
+    moved = (ours - 1).norm()
+    assert (ours - theirs).norm() < 0.01 * moved

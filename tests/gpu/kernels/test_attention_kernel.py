@@ -318,26 +318,13 @@ def test_tiles_that_are_always_alike_are_none_of_the_lowest_products(share: int)
 
 def variant(rows: int, dim: int, dtype: str, share: int, split: bool, window: int = 0, span: int = 0) -> Variant:
     launch = launch_of(rows, dim, dtype == "fp32")
-    numbers = [
-        "first",
-        "count",
-        "row",
-        "reach",
-        "base",
-        "seen",
-        "position",
-        "bits",
-        "order",
-        "tail",
-        "tables",
-        "header",
-    ]
+    numbers = ["first", "count", "row", "reach", "base", "seen", "position", "bits", "order", "tail", "tables"]
     return Variant(
         module="covey.gpu.kernels.attention",
         kernel="attend_tile",
         signature=dict.fromkeys(("query", "pool", "out"), f"*{dtype}")
         | {"offsets": "*i64", "partial": "*fp32", "heights": "*fp32"}
-        | dict.fromkeys(numbers, "*i32")
+        | dict.fromkeys([*numbers, "header"], "*i32")
         | {"layer_offset": "i64", "token_stride": "i32", "scale": "fp32", "softcap": "fp32"},
         constants={
             "WINDOW": window,

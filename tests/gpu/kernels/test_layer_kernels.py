@@ -1,4 +1,4 @@
-"""What lies between a layer's products, against the same in float64."""
+"""A layer's products, against the same in float64. `tests/gpu/test_device_model.py` compares what lies between them."""
 
 from __future__ import annotations
 
@@ -7,14 +7,9 @@ from itertools import product
 import numpy as np
 import pytest
 import torch
-import triton
 
 from covey.gpu.kernels import INTERPRETED, PRECISION
-from covey.gpu.kernels.layout import Layout
-from covey.gpu.kernels.norms import add_and_norm, gate
 from covey.gpu.kernels.products import WIDE, Block, fixed, multiply
-from covey.gpu.kernels.rotary import turn_and_keep
-from covey.gpu.store import KVStore
 from tests.hopper import Variant, compile_for_hopper
 from tests.interpreted import sum_in_order
 
@@ -24,92 +19,6 @@ ALLOWED = {torch.float32: 1e-6 if INTERPRETED else 1e-5, torch.float16: 1e-3, to
 
 def drawn(rng: np.random.Generator, dtype: torch.dtype, *shape: int) -> torch.Tensor:
     return torch.from_numpy(rng.standard_normal(shape)).to(WHERE, dtype)
-
-
-def alike(found: torch.Tensor, expected: torch.Tensor) -> bool:
-    error = (found.cpu().double() - expected.cpu()).norm() / expected.cpu().norm()
-    return bool(error <= ALLOWED[found.dtype])
-
-
-def turned(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
-    """x [tokens, heads, dim] at the tokens' cosines and sines [tokens, dim]."""
-    half = x.shape[-1] // 2
-    rolled = torch.cat((-x[..., half:], x[..., :half]), -1)
-    return x * cos[:, None] + rolled * sin[:, None]
-
-
-def normed(x: torch.Tensor, weight: torch.Tensor, epsilon: float) -> torch.Tensor:
-    return x * (x.square().mean(-1, keepdim=True) + epsilon).rsqrt() * weight
-
-
-@pytest.mark.parametrize("dtype", ALLOWED, ids=str)
-@pytest.mark.parametrize("with_norms", [False, True])
-@pytest.mark.parametrize(("heads", "kv_heads", "dim"), [(4, 2, 16), (7, 1, 24)])
-def test_queries_are_turned_and_keys_kept(
-    heads: int, kv_heads: int, dim: int, with_norms: bool, dtype: torch.dtype
-) -> None:
-    rng = np.random.default_rng(heads)
-    store = KVStore(
-        Layout(layers=2, kv_heads=kv_heads, head_dim=dim, block_size=4, segment_blocks=2), segments=3, most_segments=3,
-        dtype=dtype, device=WHERE,
-    )  # fmt: skip
-    for index in range(3):
-        store.segment(index).fill_(torch.nan)
-    qkv = drawn(rng, dtype, 5, heads + 2 * kv_heads, dim)
-    weights = [drawn(rng, dtype, dim) for _ in range(2)]
-    angles = torch.from_numpy(rng.uniform(0, 6, (40, dim // 2))).repeat(1, 2)
-    cos, sin = (each.to(WHERE, dtype) for each in (angles.cos(), angles.sin()))
-    signed = torch.cat((-sin[:, : dim // 2], sin[:, dim // 2 :]), 1)
-    positions = torch.tensor([3, 39, 0, 17, 5], dtype=torch.int32, device=WHERE)
-    slots = torch.tensor([23, 0, -1, 9, 4], dtype=torch.int32, device=WHERE)
-    queries = torch.full((5, heads, dim), torch.nan, dtype=dtype, device=WHERE)
-    turn_and_keep[(5, triton.cdiv(heads + 2 * kv_heads, 4))](
-        qkv.view(5, -1), queries, store.pool, store.offsets, slots, positions, cos, signed, *weights,
-        store.layout.layer, 1e-5, NORMED=with_norms, HEADS=heads, KV_HEADS=kv_heads, DIM=dim, BLOCK_SIZE=4,
-        BLOCK_STRIDE=store.layout.block, SEGMENT=2, D=triton.next_power_of_2(dim), GROUP=4,
-    )  # fmt: skip
-    wide = qkv.cpu().double()
-    query, key, value = wide.split([heads, kv_heads, kv_heads], 1)
-    if with_norms:
-        query = normed(query, weights[0].cpu().double(), 1e-5)
-        key = normed(key, weights[1].cpu().double(), 1e-5)
-    at = positions.cpu().long()
-    cos_at, sin_at = cos.cpu().double()[at], sin.cpu().double()[at]
-    assert alike(queries, turned(query, cos_at, sin_at))
-    expected = torch.cat((turned(key, cos_at, sin_at), value), 1)
-    for token, slot in enumerate(slots.tolist()):
-        if slot >= 0:
-            kept = store.segment(slot // 8)[1, slot // 4 % 2, :, slot % 4]
-            assert alike(kept, expected[token])
-            kept.fill_(torch.nan)
-    assert all(bool(store.segment(index).isnan().all()) for index in range(3)), "something else was written"
-
-
-@pytest.mark.parametrize("dtype", ALLOWED, ids=str)
-@pytest.mark.parametrize("added", [False, True])
-@pytest.mark.parametrize("width", [64, 200])
-def test_sum_and_norm(width: int, added: bool, dtype: torch.dtype) -> None:
-    rng = np.random.default_rng(width)
-    stream, delta, weight = (drawn(rng, dtype, *shape) for shape in ((3, width), (3, width), (width,)))
-    before = stream.clone()
-    out = torch.full_like(stream, torch.nan)
-    add_and_norm[(3,)](stream, delta, weight, out, 1e-5, ADDED=added, WIDTH=width, W=triton.next_power_of_2(width))
-    total = before + delta if added else before
-    if INTERPRETED and dtype == torch.bfloat16:  # the interpreter cuts bits off where a GPU rounds
-        assert alike(stream, total.double())
-    else:
-        assert torch.equal(stream, total)
-    assert alike(out, normed(total.cpu().double(), weight.cpu().double(), 1e-5))
-
-
-@pytest.mark.parametrize("dtype", ALLOWED, ids=str)
-@pytest.mark.parametrize("size", [32, 100])
-def test_gate(size: int, dtype: torch.dtype) -> None:
-    both = drawn(np.random.default_rng(size), dtype, 3, 2 * size)
-    out = torch.full((3, size), torch.nan, dtype=dtype, device=WHERE)
-    gate[(3, triton.cdiv(size, 64))](both, out, SIZE=size, S=64)
-    first, second = both.cpu().double().chunk(2, 1)
-    assert alike(out, first * torch.sigmoid(first) * second)
 
 
 class Product:

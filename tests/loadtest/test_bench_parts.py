@@ -1,11 +1,18 @@
-"""Medians, paired ratios, the cross-fitted best choice, loops; what is asked."""
+"""What benches are made of: medians, loops, what is asked, derived profiles, and how minutes are kept."""
 
 from __future__ import annotations
 
+import io
+from pathlib import Path
+
 import pytest
+from rich.console import Console
 
 from covey import prompts
+from covey.contracts import profile
 from loadtest.bench import workload
+from loadtest.bench.derive import derive
+from loadtest.bench.session import Session, Wanted
 from loadtest.bench.statistics import Spread, loops, percentile, ratios
 
 
@@ -53,3 +60,28 @@ def test_an_order_is_its_seeds_own_and_nobody_always_follows_the_same() -> None:
     assert all(sorted(order) == names for order in orders)
     before_b = {order[order.index("b") - 1] for order in orders if order[0] != "b"}
     assert before_b == set(names) - {"b"}
+
+
+def test_a_derived_profile_differs_where_it_was_told_to(tmp_path: Path) -> None:
+    usual = profile.load(profile.DEFAULT_PROFILE)
+    path = derive(
+        usual, tmp_path / "wide.toml", models=("target", "adaptive"), speculation={"width": 3, "drafters": []}
+    )
+    found = profile.load(str(path))
+    assert found.name == "wide"
+    assert found.models == ("target", "adaptive")
+    assert (found.speculation.width, found.speculation.drafters) == (3, ())
+    assert (found.target, found.scheduler, found.limits) == (usual.target, usual.scheduler, usual.limits)
+
+
+def session(minutes: float) -> Session:
+    return Session("none", Wanted(Path("unused.json"), minutes=minutes), Console(file=io.StringIO()))
+
+
+def test_steps_have_a_line_each_and_the_longest_says_when_time_is_up() -> None:
+    made, late = session(60.0), session(0.0)
+    assert list(made.steps(["a", "b", "c"])) == ["a", "b", "c"]
+    assert not made.out_of_time()
+    assert late.out_of_time()
+    assert isinstance(made.console.file, io.StringIO)
+    assert [line[0] for line in made.console.file.getvalue().splitlines()] == ["a", "b", "c"]
