@@ -411,10 +411,11 @@ def test_what_it_reads_after_a_pause_refines_c_switch(target: Path, head: Path) 
     engine = engine_to(Collector(), runner, planner, {HEAD: apart}, ahead=HEAD, hooks=hooks, block_size=32)
     engine.roster.came(HEAD, apart.info())
     finish(engine, [request(1, PROMPTS[2], 60)])
+    decoded = [record for record in records if record.decoding]  # no choice goes before one that only reads or frees
     resumed = [
-        (policy.asked[number].lag, record.catch_up_seconds)
-        for number, record in enumerate(records)
-        if policy.chosen[number] and not policy.asked[number].previous and not record.plan.depth.any()
+        (asked.lag, record.catch_up_seconds)
+        for asked, chosen, record in zip(policy.asked, policy.chosen, decoded, strict=True)
+        if chosen and not asked.previous and not record.plan.depth.any()
     ]
     assert len(resumed) > 2
     for lag, seconds in resumed[-1:]:
