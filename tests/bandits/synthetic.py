@@ -45,17 +45,16 @@ def play(
     bandit: Bandit,
     acceptance: Callable[[int], Sequence[float]],
     *,
-    rounds: int | None = None,
-    budget: int | None = None,
+    rounds: int,
     seed: int = 0,
     allowed: Callable[[int], Sequence[int]] | None = None,
 ) -> Played:
-    """So many rounds, or rounds until so many tokens are out. `acceptance(round)`: of each arm, 1 - TV on average.
+    """So many rounds. `acceptance(round)`: of each arm, 1 - TV on average.
 
     All arms draw in every round, so that what an arm gets does not depend on what was played before it.
     """
     rng, played = np.random.default_rng((11, seed)), Played()
-    while len(played.arms) < rounds if rounds is not None else sum(played.tokens) < (budget or 0):
+    while len(played.arms) < rounds:
         alphas = np.asarray(acceptance(len(played.arms)))
         positions = rng.beta(CONCENTRATION * alphas, CONCENTRATION * (1 - alphas), (DEPTH, len(alphas)))
         kept = np.cumprod(rng.random(positions.shape) < positions, axis=0).sum(axis=0)
@@ -71,7 +70,3 @@ def play(
 
 def always(*alphas: float) -> Callable[[int], Sequence[float]]:
     return lambda _round: alphas
-
-
-def changing(before: Sequence[float], after: Sequence[float], at: int) -> Callable[[int], Sequence[float]]:
-    return lambda count: before if count < at else after

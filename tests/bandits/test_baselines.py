@@ -13,7 +13,6 @@ from covey.bandits.dsd import DSD
 from covey.bandits.fixed import Fixed, Table
 from covey.bandits.linear import LinTS, LinUCB
 from covey.bandits.policy import LengthPolicy, Outcome, Situation, Trials
-from covey.bandits.tetris import Tetris
 
 DEPTH = 4
 
@@ -68,21 +67,6 @@ def test_banditspec_cannot_tell_batch_sizes_apart() -> None:
     assert bandit.choose(Situation(1, DEPTH)) == bandit.choose(Situation(32, DEPTH)) != best(0.8, 32)
 
 
-@pytest.mark.parametrize("kind", ["linucb", "lints"])
-def test_linear_bandits_learn_what_is_linear(kind: str) -> None:
-    policy = LinUCB(2) if kind == "linucb" else LinTS(2, np.random.default_rng(0))
-    for at in range(3000):
-        rows = (2, 30)[at % 2]
-        situation = Situation(rows, 2)
-        depth = policy.choose(situation)
-        speed = {0: 1.0 + rows / 32, 1: 1.6, 2: 0.5}[depth]
-        policy.update(situation, depth, Outcome(1.0 / speed, rows))
-    last = [policy.choose(Situation((2, 30)[at % 2], 2)) for at in range(200)]
-    assert last[0::2].count(1) > 90
-    assert last[1::2].count(0) > 90
-    assert policy.choose(Situation(2, 0)) == 0
-
-
 def test_banditspec_has_old_and_new_rewards_on_one_scale() -> None:
     """Its index does not depend on when the fastest round came."""
     speeds = [(0, 2.0), (1, 1.0), (1, 3.0), (0, 8.0), (1, 4.0), (0, 1.0)]
@@ -135,17 +119,3 @@ def test_dsd_finds_the_best_depth_when_its_model_holds() -> None:
     for rate in (0.5, 0.8, 0.9):
         for rows in (1, 4, 32):
             assert rounds(DSD(DEPTH), 200, rate, rows)[-1] == best(rate, rows), (rate, rows)
-
-
-def test_dsd_deadlocks_after_a_bad_spell() -> None:
-    dsd = DSD(DEPTH)
-    assert rounds(dsd, 100, 0.9)[-1] > 0
-    assert rounds(dsd, 300, 0.02)[-1] == 0
-    assert set(rounds(dsd, 3000, 0.9)) == {0}, "drafts would be accepted again, and none are tried"
-
-
-def test_tetris_drafts_at_any_load_and_verifies_fewer() -> None:
-    tetris = Tetris(5)
-    assert {tetris.choose(Situation(rows, 5)) for rows in (1, 8, 64)} == {5}
-    assert tetris.verified == 3
-    assert Tetris(1).verified == 1

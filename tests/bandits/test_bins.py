@@ -36,14 +36,6 @@ def test_bins_follow_algorithm_1() -> None:
     assert states == literal(5000)
 
 
-@pytest.mark.parametrize(("kind", "power"), [(Nightjar, 1.0), (NightjarV1, 0.5)])
-def test_exploration_probability(kind: type[Nightjar], power: float) -> None:
-    bandit = kind(5, np.random.default_rng(0), lambda _lag, _rows: 0.0)
-    assert [bandit.exploration(index) for index in (1, 2, 7, 100)] == pytest.approx(
-        [index**-power for index in (1, 2, 7, 100)]
-    )
-
-
 class Draws:
     """A generator that explores when told, and counts what was asked."""
 
@@ -170,16 +162,6 @@ def test_ada_bingreedy_knows_neither_batch_sizes_nor_switching() -> None:
     bins = bandit.arms(0).bins
     assert (bins.block, bins.horizon, bins.bin, bins.counter) == literal(101)[100]
     assert bandit.exploration(9) == pytest.approx(1 / 3)
-
-
-@pytest.mark.parametrize("kind", [Nightjar, NightjarV1])
-def test_the_same_seed_plays_the_same_arms(kind: type[Nightjar]) -> None:
-    def arms(seed: int) -> list[int]:
-        bandit = kind(5, np.random.default_rng(seed), lambda _lag, _rows: 0.0)
-        return [play(bandit, 1 + at % 2, {3: 0.5}) for at in range(500)]
-
-    assert arms(3) == arms(3)
-    assert arms(3) != arms(4)
 
 
 @pytest.mark.parametrize("kind", [Nightjar, NightjarV1])

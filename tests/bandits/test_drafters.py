@@ -8,7 +8,7 @@ import pytest
 from covey.bandits.drafters import policies
 from covey.contracts import registry
 from covey.contracts.errors import SettingError
-from tests.bandits.synthetic import always, changing, make, play, setting
+from tests.bandits.synthetic import always, make, play, setting
 
 ALL = tuple(registry.DRAFTER_POLICIES)
 DRAW = ("random", "exp3")
@@ -95,31 +95,3 @@ def test_names_carry_parameters() -> None:
 def test_what_cannot_be_is_said(text: str, message: str) -> None:
     with pytest.raises(SettingError, match=message.replace(".", r"\.")):
         policies.find(text).make(setting(0))
-
-
-# Rounds after which, 60 rounds into a request, another arm becoming best has been noticed: from there on that arm has
-# at least that share of 30 rounds. What forgets nothing needs about as many rounds as came before, or has stopped
-# looking (`sh`, `petc`, and UCB with beta 0.01).
-RECOVERED = {
-    "d-ucb": (30, 0.75), "sw-ucb": (30, 0.75),
-    "ucb-bd:0.1": (60, 0.75), "ucb-bd-theorem": (60, 0.6),
-}  # fmt: skip
-STUCK = ("sh", "petc", "ucb-bd", "ucb-be")
-
-
-def after_a_change(name: str, rounds: int) -> float:
-    mean = []
-    for seed in range(SEEDS):
-        moves = changing((0.75, 0.45, 0.45, 0.45, 0.45), APART, at=60)
-        mean.append(play(make(name, seed), moves, rounds=90 + rounds, seed=seed).share(BEST, 60 + rounds))
-    return float(np.mean(mean))
-
-
-@pytest.mark.parametrize(("name", "after", "least"), [(name, *want) for name, want in RECOVERED.items()])
-def test_a_change_is_noticed(name: str, after: int, least: float) -> None:
-    assert after_a_change(name, after) >= least
-
-
-@pytest.mark.parametrize("name", STUCK)
-def test_what_does_not_explore_misses_it(name: str) -> None:
-    assert after_a_change(name, 60) <= 0.4

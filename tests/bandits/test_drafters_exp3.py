@@ -16,19 +16,6 @@ def seeded(seed: int = 5) -> np.random.Generator:
     return np.random.default_rng(seed)
 
 
-def test_probabilities_are_some_of_the_arms_that_serve_and_explore() -> None:
-    bandit = EXP3(5, seeded(), gamma=GAMMA)
-    allowed = [[0, 1, 2, 3, 4], [1, 4], [3], [0, 2, 3]]
-    for count in range(1500):
-        arms = allowed[count % 4]
-        probabilities = bandit.probabilities(arms)
-        assert probabilities.sum() == pytest.approx(1.0)
-        assert probabilities.min() >= GAMMA / len(arms) - 1e-12
-        arm = bandit.choose(arms)
-        bandit.update(arm, 0.9 if arm == 2 else 0.1, 2)
-    assert bandit.probabilities([0, 1, 2, 3, 4]).argmax() == 2
-
-
 def test_exp3_is_algorithm_7() -> None:
     bandit, weights, rng = EXP3(3, seeded(), gamma=GAMMA), np.ones(3), np.random.default_rng(1)
     for _ in range(100):

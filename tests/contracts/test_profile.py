@@ -52,6 +52,7 @@ def test_what_is_read_is_written_as_it_was(path: Path, tmp_path: Path) -> None:
         ('[speculation]\ndrafter_policy = "adaptive"', "no policy chooses for the whole batch any more: write fixed"),
         ('[speculation]\ndrafter_policy = "covey"', "write fixed, or one of MetaSD's bandits as ucb-be"),
         ('[speculation]\npolicy = "fixed:0"', "speculation.policy: got 'fixed:0'"),
+        ('[speculation]\npolicy = "nightjar2"', "speculation.policy: got 'nightjar2'"),
         ('models = ["lookup"]\n[speculation]\ndrafters = ["lookup"]', "the name lookup is reserved"),
         ('[speculation]\ndrafters = ["nobody"]', "nobody must also be in models"),
         ('[speculation]\ndrafter_policy = "fixed:nobody"', "speculation.drafter_policy: got 'fixed:nobody', allowed"),
@@ -78,12 +79,6 @@ def test_what_is_wrong_is_named(tmp_path: Path, text: str, complaint: str) -> No
         profile.load(str(path))
     assert complaint in str(caught.value)
     assert str(path) in str(caught.value)
-
-
-def test_a_shallow_profile_may_leave_the_table_alone(tmp_path: Path) -> None:
-    path = tmp_path / "mine.toml"
-    path.write_text("[speculation]\nmax_depth = 2")
-    assert profile.load(str(path)).speculation.max_depth == 2
 
 
 def test_a_file_named_without_its_ending_is_hinted_at(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -113,17 +108,26 @@ def test_another_model_has_the_threads_that_its_profile_gives(
     assert (target.folder, target.threads) == ("/some/model", 3)
 
 
-def test_whole_numbers_do_for_real_ones(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("text", "name", "value"),
+    [
+        ("max_depth = 2", "max_depth", 2),  # it may leave the table alone
+        ("draft_deadline_ms = 250", "draft_deadline_ms", 250.0),
+        ("", "costs", profile.AUTO),  # curves are measured
+        ('costs = ""', "costs", ""),
+        ('costs = "emulated-7b-24g"', "costs", "emulated-7b-24g"),
+    ],
+)
+def test_what_is_right_is_taken(tmp_path: Path, text: str, name: str, value: object) -> None:
     path = tmp_path / "mine.toml"
-    path.write_text("[speculation]\ndraft_deadline_ms = 250")
-    assert profile.load(str(path)).speculation.draft_deadline_ms == 250.0
+    path.write_text(f"[speculation]\n{text}")
+    assert getattr(profile.load(str(path)).speculation, name) == value
 
 
-def test_curves_are_measured_unless_the_profile_says_otherwise(tmp_path: Path) -> None:
-    path = tmp_path / "own.toml"
-    path.write_text("")
-    assert profile.load(str(path)).speculation.costs == profile.AUTO
-    path.write_text('[speculation]\ncosts = ""\n')
-    assert profile.load(str(path)).speculation.costs == ""
-    path.write_text('[speculation]\ncosts = "emulated-7b-24g"\n')
-    assert profile.load(str(path)).speculation.costs == "emulated-7b-24g"
+def test_an_operator_asks_for_another_type_by_its_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert profile.from_environment().target.dtype == profile.AUTO
+    monkeypatch.setenv(profile.DTYPE_VARIABLE, "bfloat16")
+    assert profile.from_environment().target.dtype == "bfloat16"
+    monkeypatch.setenv(profile.DTYPE_VARIABLE, "int8")
+    with pytest.raises(SettingError, match=r"dtype: got 'int8', allowed: auto, bfloat16"):
+        profile.from_environment()

@@ -1,11 +1,17 @@
 from __future__ import annotations
 
+import json
+import sys
 from collections.abc import Iterator
+from contextlib import redirect_stdout
+from io import StringIO
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
+from covey.runtimes import budget
 from tests.drafters.neural_reference import Reference
 from tests.models.tiny_models import build
 
@@ -16,6 +22,21 @@ def _one_thread() -> Iterator[None]:
     torch.set_num_threads(1)
     yield
     torch.set_num_threads(threads)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _asks_here() -> Iterator[None]:
+    """A program that is to import PyTorch runs in this process, which has it: that saves seconds for each drafter."""
+    with pytest.MonkeyPatch.context() as patch:
+
+        def asked(code: str, *words: str) -> Any:
+            patch.setattr(sys, "argv", ["-c", *words])
+            with redirect_stdout(StringIO()) as said:
+                exec(code, {})
+            return json.loads(said.getvalue())
+
+        patch.setattr(budget, "_asked", asked)
+        yield
 
 
 @pytest.fixture(scope="module")

@@ -16,7 +16,8 @@ from covey.drafters.neural import NeuralDrafter
 from covey.models import paged_stepper
 from covey.models.native import chains
 from covey.process import cpu
-from tests.drafters.drafting import Sender, Text
+from tests.drafters.drafting import Sender, Text, rows_of
+from tests.drafters.head_sender import HeadSender
 from tests.models import tiny_heads, tiny_models
 from tests.models.tiny_heads import Formula
 
@@ -35,8 +36,7 @@ def replies(load: Callable[[], NeuralDrafter], sender: Callable[[NeuralDrafter],
     for turn in range(5):
         reply = asked.send(texts, DEPTHS)
         found.append(reply)
-        for place, text in enumerate(texts):
-            own = reply.trees.tokens[reply.trees.offsets[place] : reply.trees.offsets[place + 1]].tolist()
+        for place, (text, own) in enumerate(zip(texts, rows_of(reply.trees))):
             text.tokens += [*own[: (turn + place) % 3], 11 + turn]
     return found
 
@@ -73,8 +73,6 @@ def test_compiled_chains_are_those_of_single_steps(
     def sender(drafter: NeuralDrafter) -> Sender:
         if not head:
             return Sender(drafter)
-        from tests.drafters.test_head_drafter import HeadSender
-
         return HeadSender(drafter, Formula(folder, target))
 
     drawn: list[int] = []
@@ -89,8 +87,7 @@ def test_compiled_chains_are_those_of_single_steps(
     assert len(drawn) == 5
     monkeypatch.setattr(paged_stepper.NativeStepper, "chain", lambda *_: None)  # as for too many rows
     for found, expected in zip(together, replies(load, sender)):
-        assert found.trees.offsets.tolist() == expected.trees.offsets.tolist()
-        assert found.trees.tokens.tolist() == expected.trees.tokens.tolist()
+        assert rows_of(found.trees) == rows_of(expected.trees)
         assert "low ids" not in kind or found.trees.tokens.max() < LOW
         np.testing.assert_allclose(found.trees.scores, expected.trees.scores, rtol=2e-4, atol=2e-5)
 

@@ -24,14 +24,11 @@ def bundled() -> Guesses:
     return Guesses.load(profile.profiles_folder() / "acceptance" / "bundled.json")
 
 
-def trees(rows: int, depth: int, width: int, subject: str = "", seed: int = 0) -> tuple[np.ndarray, Trees]:
+def trees(rows: int, depth: int, width: int, subject: str = "") -> tuple[np.ndarray, Trees]:
     guesses = bundled()
-    states = np.random.default_rng(seed).integers(0, 1 << 63, rows).astype(np.uint64)
-    subjects = np.full(rows, guesses.subject(subject))
-    made = Guesser(guesses, MODEL, 7).trees(
-        states, subjects, np.full(rows, depth, np.int32), np.full(rows, width, np.int32)
-    )
-    return states, made
+    states = np.random.default_rng(0).integers(0, 1 << 63, rows).astype(np.uint64)
+    sizes = (np.full(rows, each, np.int32) for each in (depth, width))
+    return states, Guesser(guesses, MODEL, 7).trees(states, np.full(rows, guesses.subject(subject)), *sizes)
 
 
 def right(states: np.ndarray, made: Trees) -> np.ndarray:
@@ -97,19 +94,12 @@ def test_trees_come_of_them_through_the_port() -> None:
     drafter = EmulatedDrafter(costs, MODEL, clock, name="draft_emulated", rates={}, guesses=bundled())
     one, prompt = np.ones(1, np.int32), np.arange(400, 410, dtype=np.int32)
 
+    opening = Open(1, prompt, 10, Sampling())
+
     def drafted(width: int, sequence: int) -> tuple[Trees, float]:
         started = clock.now()
-        work = DraftWork(
-            tags=one,
-            keep=10 * one,
-            offsets=np.zeros(2, np.int32),
-            tokens=prompt[:0],
-            depth=4 * one,
-            width=width * one,
-            rounds=0 * one,
-            opens=(Open(1, prompt, 10, Sampling()),) if sequence == 1 else (),
-            sequence=sequence,
-        )
+        known = one, 10 * one, np.zeros(2, np.int32), prompt[:0]
+        work = DraftWork(*known, 4 * one, width * one, 0 * one, opens=(opening,) * (sequence == 1), sequence=sequence)
         return drafter.draft(work).trees, clock.now() - started
 
     drafted(1, 1)

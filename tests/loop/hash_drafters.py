@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Callable, Mapping
 from concurrent.futures import wait
+from dataclasses import replace
 
 import numpy as np
 
@@ -19,55 +21,78 @@ from tests.fakes import VOCAB, Collector, HashTarget, next_token
 from tests.static_planner import StaticPlanner
 
 
-class HashDrafter:
-    """Implements `covey.contracts.ports.Drafter`: right with a set probability, and as forgetful as it is told to
-    be."""
+class TextDrafter:
+    """Implements `covey.contracts.ports.Drafter`: keeps the text of each tag, forgets it with a set probability, and
+    drafts chains of what `guess` says."""
 
-    def __init__(self, skill: float, forget: float = 0.0, seed: int = 0) -> None:
-        self.skill = skill
-        self.forget = forget
+    def __init__(
+        self, name: str = "hash", *, clock: Clock | None = None, step: float = 0.0, forget: float = 0.0, seed: int = 0
+    ) -> None:
+        self.name, self.clock, self.step, self.forget = name, clock, step, forget
         self.rng = random.Random(seed)
         self.tokens: dict[int, list[int]] = {}
         self.epoch = 7
         self.works: list[DraftWork] = []
-        self.before: Callable[[], None] = lambda: None
 
     def info(self) -> DrafterInfo:
-        return DrafterInfo("hash", VOCAB, 512, self.epoch, 0)
+        return DrafterInfo(self.name, VOCAB, 512, self.epoch, 0)
+
+    def guess(self, text: list[int], place: int) -> tuple[int, float]:
+        """Return the draft at this place of a chain, after the text, and how likely the drafter says it is."""
+        raise NotImplementedError
+
+    def spent(self, work: DraftWork) -> tuple[float, float]:
+        """Return the seconds that reading and drafting take."""
+        return 0.0, self.step * max(1, int(work.depth.max(initial=0)))
 
     def draft(self, work: DraftWork) -> DraftReply:
-        self.before()
         self.works.append(work)
         for tag in work.frees:
             assert self.tokens.pop(tag, None) is not None or self.forget, "freed twice"
         for opening in work.opens:
             self.tokens[opening.tag] = opening.tokens.tolist()
-        status, seen, tokens, sizes = [], [], [], []
+        status, seen, chains, scores = [], [], [], list[float]()
         for row, tag in enumerate(work.tags.tolist()):
-            held = self.tokens.get(tag)
+            held, chain = self.tokens.get(tag), list[int]()
+            chains.append(chain)
             if held is None or len(held) < work.keep[row] or self.rng.random() < self.forget:
                 self.tokens.pop(tag, None)
                 status.append(RowStatus.STALE)
                 seen.append(0)
-                sizes.append(0)
                 continue
             held[:] = held[: work.keep[row]] + work.tokens[work.offsets[row] : work.offsets[row + 1]].tolist()
-            chain = list(held)
-            for _ in range(work.depth[row]):
-                right = next_token(chain)
-                chain.append(right if self.rng.random() < self.skill else (right + 1) % VOCAB)
-            tokens += chain[len(held) :]
+            path = 0.0
+            for place in range(work.depth[row]):
+                token, chance = self.guess(held + chain, place)
+                chain.append(token)
+                path += math.log(chance)
+                scores.append(path)
             status.append(RowStatus.OK)
             seen.append(len(held))
-            sizes.append(int(work.depth[row]))
-        parents = np.concatenate([np.arange(-1, size - 1) for size in sizes]) if sizes else np.zeros(0)
-        trees = Trees(
-            np.concatenate([[0], np.cumsum(sizes)]).astype(np.int32),
-            np.asarray(tokens, np.int32),
-            parents.astype(np.int32),
-            np.zeros(len(tokens), np.float32),
+        catch_up, drafting = self.spent(work)
+        if self.clock is not None:
+            self.clock.sleep(catch_up + drafting)
+        trees = replace(Trees.chains(chains), scores=np.asarray(scores, np.float32))
+        return DraftReply(
+            np.asarray(status, np.int32), np.asarray(seen, np.int32), trees, self.epoch, catch_up, drafting
         )
-        return DraftReply(np.asarray(status, np.int32), np.asarray(seen, np.int32), trees, self.epoch, 0.0, 0.0)
+
+
+class HashDrafter(TextDrafter):
+    """Right with a set probability."""
+
+    def __init__(self, skill: float, forget: float = 0.0, seed: int = 0) -> None:
+        super().__init__(forget=forget, seed=seed)
+        self.skill = skill
+        self.before: Callable[[], None] = lambda: None
+
+    def guess(self, text: list[int], place: int) -> tuple[int, float]:  # noqa: ARG002
+        right = next_token(text)
+        return (right if self.rng.random() < self.skill else (right + 1) % VOCAB), 1.0
+
+    def draft(self, work: DraftWork) -> DraftReply:
+        self.before()
+        return super().draft(work)
 
 
 def serving(

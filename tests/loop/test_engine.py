@@ -3,7 +3,7 @@ from __future__ import annotations
 import dataclasses
 import threading
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import pytest
 
@@ -14,19 +14,26 @@ from covey.loop.engine import Engine
 from tests.engines import engine_to
 from tests.fakes import Collector, HashTarget, ManualClock, continuation, request
 
+Recover = Callable[[PortError], None]
+
+
+def refuse(error: PortError) -> None:
+    """Recover nothing."""
+    raise error
+
 
 def build(
     target: HashTarget,
+    sink: Collector | None = None,
     *,
-    budget: int = 64,
-    running: int = 16,
-    waiting: int = 64,
-    growth: int = 8,
-    recover: bool = False,
+    recover: Recover | None = None,
+    clock: ManualClock | None = None,
+    **limits: int,
 ) -> tuple[Engine, Collector]:
-    limits = {"max_running": running, "max_waiting": waiting, "token_budget": budget, "growth_tokens": growth}
-    hooks = EngineHooks(recover=(lambda _error: target.restart()) if recover else None)
-    return engine_to(sink := Collector(), target, clock=ManualClock(), hooks=hooks, **limits), sink
+    """Return an engine. Its target is restarted after a failure unless `recover` says otherwise."""
+    sink = sink or Collector()
+    hooks = EngineHooks(recover=recover or (lambda _error: target.restart()))
+    return engine_to(sink, target, clock=clock or ManualClock(), hooks=hooks, **{"max_running": 16} | limits), sink
 
 
 def finish_all(engine: Engine, limit: int = 2000) -> int:
@@ -39,7 +46,7 @@ def finish_all(engine: Engine, limit: int = 2000) -> int:
 
 def test_prompts_are_prefilled_in_chunks_beside_decoding_rows() -> None:
     target = HashTarget()
-    engine, sink = build(target, budget=16)
+    engine, sink = build(target, token_budget=16)
     engine.submit(request(1, [1], 30))
     engine.round()
     engine.submit(request(2, list(range(50)), 4))
@@ -54,8 +61,7 @@ def test_prompts_are_prefilled_in_chunks_beside_decoding_rows() -> None:
 
 def test_what_a_failed_pass_was_to_free_the_next_one_frees() -> None:
     target = HashTarget()
-    engine, _sink = build(target)
-    engine._recovery._recover = lambda _error: None  # type: ignore[assignment]
+    engine, _sink = build(target, recover=lambda _error: None)
     for key in (1, 2):
         engine.submit(request(key, [key] * 8, 30))
     engine.round()
@@ -66,24 +72,18 @@ def test_what_a_failed_pass_was_to_free_the_next_one_frees() -> None:
 
 
 def test_what_waited_says_how_long_it_did_until_it_first_ran() -> None:
-    engine, sink = build(HashTarget(), running=1)
-    clock = ManualClock()
-    engine._clock = clock
-    queued: dict[int, set[float | None]] = {}
-    publish = sink.publish
+    class Queued(Collector):
+        def publish(self, batch: Sequence[Progress]) -> None:
+            queued.extend((item.key, item.queued) for item in batch)
 
-    def watched(batch: Sequence[Progress]) -> None:
-        for item in batch:
-            queued.setdefault(item.key, set()).add(item.queued)
-        publish(batch)
-
-    sink.publish = watched  # type: ignore[method-assign]
+    queued, clock = list[tuple[int, float | None]](), ManualClock()
+    engine, _ = build(HashTarget(), Queued(), max_running=1, clock=clock)
     for key in (1, 2):
         engine.submit(dataclasses.replace(request(key, [1, 2], 5), arrival=0.5))
     clock.time = 1.0
     while engine.round():
         clock.time += 0.25
-    assert queued == {1: {0.5}, 2: {0.5 + 0.25 * 5}}
+    assert set(queued) == {(1, 0.5), (2, 0.5 + 0.25 * 5)}
 
 
 def test_an_end_token_ends_a_request_and_is_its_last() -> None:
@@ -109,7 +109,7 @@ def test_a_target_that_forgot_a_tag_is_told_again() -> None:
 
 
 def test_a_request_that_can_never_fit_fails_alone() -> None:
-    engine, sink = build(HashTarget(blocks=3), growth=0)
+    engine, sink = build(HashTarget(blocks=3), growth_tokens=0)
     engine.submit(request(1, [1] * 4, 20))
     finish_all(engine)
     assert sink.finish(1) is Finish.ERROR
@@ -120,7 +120,7 @@ def test_a_request_that_can_never_fit_fails_alone() -> None:
 def test_nobody_pays_for_a_pool_that_a_request_is_just_leaving(count: int, blocks: int) -> None:
     """The first takes the last block and ends in the pass in which the others find none."""
     target = HashTarget(blocks=blocks)
-    engine, sink = build(target, growth=0)
+    engine, sink = build(target, growth_tokens=0)
     prompts = {key: [key] * 4 for key in range(1, count + 1)}
     for key, prompt in prompts.items():
         engine.submit(request(key, prompt, 2 if key == 1 else 4))
@@ -149,7 +149,7 @@ class Fragile(HashTarget):
 
 def test_replays_that_never_get_to_a_token_are_given_up() -> None:
     target = Fragile(20)
-    engine, sink = build(target, budget=16, recover=True)
+    engine, sink = build(target, token_budget=16)
     engine.submit(request(1, list(range(40))))
     finish_all(engine, limit=20)
     assert sink.finish(1) is Finish.ERROR
@@ -179,7 +179,7 @@ class Mortal(HashTarget):
 @pytest.mark.parametrize("tokens", [2, 9])
 def test_a_request_that_kills_the_target_fails_alone_beside_a_steady_client(tokens: int) -> None:
     target = Mortal()
-    engine, sink = build(target, recover=True)
+    engine, sink = build(target)
     engine.submit(request(1, [1, 2, 3], 200))
     for _ in range(4):
         engine.round()
@@ -202,7 +202,7 @@ def test_a_request_that_kills_the_target_fails_alone_beside_a_steady_client(toke
 
 def test_of_many_requests_that_kill_the_target_each_is_found_alone_and_takes_nobody_along() -> None:
     target = Mortal()
-    engine, sink = build(target, running=32, recover=True)
+    engine, sink = build(target, max_running=32)
     engine.submit(request(1, [1, 2, 3], 20))
     engine.submit(request(2, [4, 5], 20))
     engine.round()
@@ -218,14 +218,13 @@ def test_of_many_requests_that_kill_the_target_each_is_found_alone_and_takes_nob
 
 def test_many_requests_that_kill_a_target_slow_to_load_make_nobody_wait_for_more_than_three_loads() -> None:
     target = Mortal()
-    engine, sink = build(target, running=32, budget=128)
-    clock = engine._clock
+    clock = ManualClock()
 
     def reload(_error: PortError) -> None:
         clock.sleep(4.0)
         target.restart()
 
-    engine._recovery._recover = reload
+    engine, sink = build(target, max_running=32, token_budget=128, recover=reload, clock=clock)
     engine.submit(request(1, [1, 2, 3], 200))
     for _ in range(9):
         engine.round()
@@ -251,36 +250,29 @@ def test_many_requests_that_kill_a_target_slow_to_load_make_nobody_wait_for_more
     assert sink.tokens[30] == continuation([7], 3)
 
 
-def test_a_target_that_fails_and_lives_is_told_to_free_what_it_was_told_to_open() -> None:
+@pytest.mark.parametrize("cancelled", ["by its client", "by the failure"])
+def test_what_was_opened_when_a_target_failed_and_lives_is_freed(cancelled: str) -> None:
+    """Else nobody would free these tags."""
     target = Fragile(20)
-    engine, sink = build(target)
+    engine, sink = build(target, recover=refuse if cancelled == "by the failure" else lambda _error: None)
     engine.submit(request(1, [1, 2, 3], 30))
     engine.round()
     engine.submit(request(2, list(range(30))))
     engine.round()
-    assert set(sink.ended) == {1, 2}
+    assert target.failures == 1
+    if cancelled == "by its client":
+        engine.cancel(2)
+        engine.cancel(1)
+        finish_all(engine)
+    assert {sink.finish(key) for key in (1, 2)} == {Finish.CANCELLED if cancelled == "by its client" else Finish.ERROR}
     finish_all(engine)
-    assert not target.tokens, "tags that nobody will free"
-
-
-def test_a_request_that_leaves_between_failures_is_freed_too() -> None:
-    target = Fragile(20)
-    engine, sink = build(target)
-    engine._recovery._recover = lambda _error: None  # type: ignore[assignment]
-    engine.submit(request(1, list(range(30))))
-    engine.round()
-    engine.cancel(1)
-    engine.round()
-    finish_all(engine)
-    assert sink.finish(1) is Finish.CANCELLED
     assert not target.tokens
 
 
 def test_a_target_that_ended_while_nothing_ran_is_brought_back_before_the_next_request() -> None:
     target = HashTarget()
-    engine, _sink = build(target, recover=True)
     recovered = threading.Event()
-    engine._recovery._recover = lambda _error: recovered.set()
+    engine, _sink = build(target, recover=lambda _error: recovered.set())
     answers = target.info
     engine.suspect()
     assert not engine.round()
@@ -302,12 +294,11 @@ def test_a_target_that_ended_while_nothing_ran_is_brought_back_before_the_next_r
 
 def test_a_recovery_that_fails_in_any_way_fails_what_runs_and_no_more() -> None:
     target = HashTarget()
-    engine, sink = build(target, running=1)
 
     def recover(_error: PortError) -> None:
         raise MemoryError("shared memory is full")
 
-    engine._recovery._recover = recover
+    engine, sink = build(target, max_running=1, recover=recover)
     engine.submit(request(1, [1]))
     engine.submit(request(2, [9], 3))
     target.fail_with = [PortError("dead")]
@@ -327,7 +318,7 @@ def test_a_target_that_stays_dead_is_not_asked_for_ever() -> None:
 
 
 def test_a_drain_from_another_thread_lets_nobody_in_after_it_and_nobody_down() -> None:
-    engine, sink = build(HashTarget(), waiting=10**6)
+    engine, sink = build(HashTarget(), max_waiting=10**6)
     taken: list[int] = []
 
     def knock(first: int) -> None:

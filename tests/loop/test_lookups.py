@@ -17,9 +17,9 @@ from covey.loop.engine import Engine
 from covey.planner.build import build
 from covey.process.guard import Guard
 from covey.process.worker import Thread
-from covey.requests.rounds import RoundRecord
 from covey.requests.scheduler import Scheduler
 from tests import fakes
+from tests.engines import LIMITS
 from tests.fakes import Collector, HashTarget, ManualClock, request
 from tests.loop.hash_drafters import HashDrafter
 
@@ -52,18 +52,10 @@ class Ending(LookedUp):
 
 
 class Served:
-    """Some requests, one after the other or together, with a suffix lookup beside drafters of that `skill`."""
+    """Some requests, one after the other or together, with a suffix lookup beside drafters that are never right."""
 
-    def __init__(
-        self,
-        *,
-        lookup: bool = True,
-        guard: Guard | None = None,
-        budget: int = 64,
-        policy: str = "fixed",
-        skill: float = 0.0,
-    ) -> None:
-        self.clock, self.sink, self.records = ManualClock(), Collector(), list[RoundRecord]()
+    def __init__(self, *, lookup: bool = True, guard: Guard | None = None, budget: int = 64) -> None:
+        self.clock, self.sink = ManualClock(), Collector()
         self.target, rates = Slow(self.clock), HitRates()
         drafter = SuffixDrafter(DrafterSettings(), name="suffix", vocab_size=0)
         self.begun = list[Ending]()
@@ -72,15 +64,13 @@ class Served:
             self.begun.append(Ending(drafter, opening, rates))
             return self.begun[-1]
 
-        scheduler = Scheduler(max_running=8, max_waiting=64, token_budget=budget, growth_tokens=8, block_size=4)
-        drafters = {"one": HashDrafter(skill), "two": HashDrafter(skill)}
-        config = EngineConfig(drafters, companion if lookup else None, draft_deadline=60.0)
-        hooks = EngineHooks(
-            observe=self.records.append, worker=lambda _: self.worker, guard=guard or Guard(strict=True)
-        )
         self.worker = Thread("lookup")
-        self.planner = build(SpeculationSettings(drafter_policy=policy), tuple(drafters), max_rows=8)
-        self.engine = Engine(self.target, scheduler, self.planner, self.sink, self.clock, config, hooks)
+        drafters = {"one": HashDrafter(0.0), "two": HashDrafter(0.0)}
+        config = EngineConfig(drafters, companion if lookup else None, draft_deadline=60.0)
+        hooks = EngineHooks(worker=lambda _: self.worker, guard=guard or Guard(strict=True))
+        scheduler = Scheduler(**LIMITS | {"token_budget": budget})
+        planner = build(SpeculationSettings(drafter_policy="fixed"), tuple(drafters), max_rows=8)
+        self.engine = Engine(self.target, scheduler, planner, self.sink, self.clock, config, hooks)
         self._key = 0
 
     def serve(self, count: int, tokens: int = 120, **settings: object) -> list[int]:

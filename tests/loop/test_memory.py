@@ -13,13 +13,12 @@ import pytest
 from covey.contracts.errors import PortError
 from covey.contracts.types import DrafterInfo, Resized, ResizeStatus, TargetInfo, TargetReply, TargetWork
 from covey.kv.elastic import Budget, Never, Pressure, Thresholds
-from covey.loop.configuration import EngineConfig, EngineHooks
-from covey.loop.engine import Engine
+from covey.loop.configuration import EngineHooks
 from covey.loop.memory import Memory
 from covey.loop.moves import Wish
 from covey.process.guard import Guard
 from covey.requests.roster import Roster, State
-from covey.requests.scheduler import Scheduler
+from tests.engines import engine_to
 from tests.fakes import VOCAB, Collector, HashTarget, ManualClock, continuation, request
 from tests.loop.hash_drafters import HashDrafter
 from tests.static_planner import StaticPlanner
@@ -143,7 +142,6 @@ class Server:
         self.sink = Collector()
         self.drafters = {name: HashDrafter(0.7) for name in names}
         self.planner = StaticPlanner(depth, 1)
-        scheduler = Scheduler(max_running=32, max_waiting=999, token_budget=99, growth_tokens=8, block_size=4)
 
         def made(roster: Roster, drop: Callable[[str], None]) -> Memory:
             def dropped(name: str) -> None:
@@ -156,23 +154,27 @@ class Server:
             ports = self.pool, self.house, roster, self.clock
             return Memory(*ports, policy, budget, worker=worker, drop=dropped, calm=0.2)
 
-        self.engine = Engine(
-            *(self.pool, scheduler, self.planner, self.sink, self.clock),
-            EngineConfig(self.drafters, draft_deadline=60.0),
-            EngineHooks(recover=lambda _error: self.pool.restart(), memory=made, guard=guard or Guard(strict=True)),
-        )
+        hooks = EngineHooks(recover=lambda _error: self.pool.restart(), memory=made, guard=guard or Guard(strict=True))
+        limits = {"max_running": 32, "max_waiting": 999, "token_budget": 99}
+        ports = self.sink, self.pool, self.planner, self.drafters
+        self.engine = engine_to(*ports, clock=self.clock, hooks=hooks, **limits)
         for name in names:
             self.engine.roster.came(name, facts(name))
         assert self.engine.memory is not None
         self.memory = self.engine.memory
         self.expected: dict[int, list[int]] = {}
 
-    def submit(self, count: int, tokens: int = 20) -> None:
+    def submit(self, count: int, tokens: int = 20, **settings: object) -> None:
         for _ in range(count):
             key = len(self.expected) + 1
             prompt = [key % VOCAB, 5, key * 7 % VOCAB, 9]
             self.expected[key] = continuation(prompt, tokens)
-            self.engine.submit(request(key, prompt, tokens))
+            self.engine.submit(request(key, prompt, tokens, **settings))
+
+    def burst(self, requests: int = 40) -> None:
+        """Submit more requests than the pool has room for."""
+        self.submit(requests, tokens=60)
+        self.run(2)
 
     def run(self, seconds: float) -> None:
         until = self.clock.now() + seconds
@@ -197,8 +199,7 @@ def test_a_burst_has_drafters_leave_and_calm_brings_them_back() -> None:
     server = Server(Thresholds(0.1, 3))
     server.run(2)
     assert server.house.moves == []
-    server.submit(40, tokens=60)
-    server.run(2)
+    server.burst()
     assert set(server.states().values()) == {State.UNLOADED}
     assert server.engine.total_blocks == server.pool.blocks == LEAST + (SIZES["one"] + SIZES["two"]) // BLOCK
     alone = Server(Never())
@@ -213,10 +214,7 @@ def test_a_burst_has_drafters_leave_and_calm_brings_them_back() -> None:
 def test_who_drafts_least_leaves_first_and_comes_back_last() -> None:
     server = Server(Thresholds(0.1, 3), ("one", "two", "three"), depth=3)
     for count, name in ((1, "one"), (3, "two"), (2, "three")):
-        for _ in range(count):
-            key = len(server.expected) + 1
-            server.expected[key] = continuation([key, 5], 30)
-            server.engine.submit(request(key, [key, 5], 30, drafter=name))
+        server.submit(count, 30, drafter=name)
     server.run(0.1)
     server.planner.depth = 0
     server.submit(60, tokens=60)
@@ -258,8 +256,7 @@ def test_a_hundred_transitions_under_load_with_all_that_can_go_wrong(seed: int) 
 def test_an_administrator_goes_before_the_policy() -> None:
     server = Server(Thresholds(0.1, 3))
     server.memory.wish("one", Wish.PINNED)
-    server.submit(40, tokens=60)
-    server.run(2)
+    server.burst()
     assert server.states() == {"one": State.SERVING, "two": State.UNLOADED}
     server.memory.wish("two", Wish.OUT)
     server.run(40)
@@ -270,20 +267,12 @@ def test_an_administrator_goes_before_the_policy() -> None:
     server.memory.wish("one", Wish.PINNED)
     server.memory.wish("two", Wish.AUTO)
     server.finish()
-    with pytest.raises(KeyError):
-        server.memory.wish("four", Wish.OUT)
-
-
-def test_a_pinned_drafter_comes_when_the_blocks_are_free_again() -> None:
-    server = Server(Thresholds(0.1, 3))
-    server.submit(40, tokens=60)
-    server.run(2)
-    server.memory.wish("one", Wish.PINNED)
-    server.finish()
     report = server.memory.report()
     assert report["operations"]["unload done"] == report["operations"]["load done"] >= 2
     assert report["drafters"]["one"] == {"state": "serving", "wish": "pinned", "bytes": 95}
     assert report["blocks_gained"] == 0
+    with pytest.raises(KeyError):
+        server.memory.wish("four", Wish.OUT)
 
 
 def lasting(server: Server, action: str, name: str) -> None:
@@ -301,8 +290,7 @@ def lasting(server: Server, action: str, name: str) -> None:
 
 def test_a_drafter_that_does_not_come_keeps_nobody_else_away() -> None:
     server = Server(Thresholds(0.1, 3), ("two", "one"))
-    server.submit(40, tokens=60)
-    server.run(2)
+    server.burst()
     server.memory.wish("one", Wish.PINNED)
     lasting(server, "load", "one")
     server.run(60)
@@ -322,8 +310,7 @@ def test_a_drafter_that_somebody_else_brings_back_is_left_alone(wish: Wish) -> N
     assert facts is not None
     server.engine.roster.gone("one")
     server.memory.wish("one", wish)
-    server.submit(80, tokens=60)
-    server.run(2)
+    server.burst(80)
     assert server.states() == {"one": State.ENDED, "two": State.UNLOADED}
     server.engine.roster.came("one", facts)
     server.run(2)

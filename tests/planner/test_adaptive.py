@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -16,16 +17,26 @@ from covey.planner.costs import RoundCosts
 from covey.planner.expectations import Expectations
 from covey.planner.switching import SwitchCosts
 from covey_client.costs.table import CostTable
-from loadtest.simulation.devices import DEVICES, USUAL, environment
+from loadtest.simulation.devices import DEVICES, environment
 from loadtest.simulation.replay import Costs, Environment, World, replay
 
 
-def adaptive(max_rows: int = 64) -> Adaptive:
-    return Adaptive(5, max_rows, SwitchCosts())
+def adaptive() -> Adaptive:
+    return Adaptive(5, 64, SwitchCosts())
 
 
-def nightjar(seed: int = 0) -> Nightjar:
-    return Nightjar(5, np.random.default_rng(seed), lambda _lag, _batch: 0.0)
+def nightjar() -> Nightjar:
+    return Nightjar(5, np.random.default_rng(0), lambda _lag, _batch: 0.0)
+
+
+def situation(rows: int, ceiling: int = 5, previous: int = 1, lag: int = 1, **more: Any) -> Situation:
+    return Situation(rows, ceiling, previous, lag, (("simulated", rows),), **more)
+
+
+def settled(policy: Adaptive, asked: Situation) -> int:
+    """What it chooses when it explores nothing."""
+    policy._bank = 0.0
+    return policy.choose(asked)
 
 
 @pytest.mark.parametrize("rows", [1, 16, *(pytest.param(rows, marks=pytest.mark.slow) for rows in (2, 4, 8, 32, 64))])
@@ -52,7 +63,7 @@ def test_what_one_batch_size_teaches_others_know() -> None:
         world = World(world_costs, rng)
         for rows in met:
             latencies = world.expected(rows)[2]
-            policy.choose(Situation(rows, 5, 1, 1, (("simulated", rows),)))
+            policy.choose(situation(rows))
             depth = int(np.argmin(policy.reason.predicted))
             losses.append(latencies[depth] / min(latencies))
     for rows, loss in zip(met, np.median(np.reshape(losses, (3, -1)), axis=0)):
@@ -107,7 +118,7 @@ def test_the_first_rounds_show_what_a_plain_one_takes() -> None:
     assert depths[0] == PLAIN
     replay(policy, world, [1] * 300, np.random.default_rng(1))
     plain = World(world, np.random.default_rng(0)).expected(1)[2][0]
-    policy.choose(Situation(1, 5, 1, 1, (("simulated", 1),)))
+    policy.choose(situation(1))
     assert policy.reason.predicted[0] == pytest.approx(plain, rel=0.1)
 
 
@@ -118,7 +129,7 @@ def test_exploration_never_stops_and_stays_within_its_share() -> None:
     depths = result.depths[32]
     assert depths[0] > 7800
     policy._bank *= 1e6  # many rounds later, each of which pays its share in
-    assert policy.choose(Situation(32, 5, 0, 999, (("simulated", 32),))) > 0
+    assert policy.choose(situation(32, previous=0, lag=999)) > 0
     assert result.lost / (result.lost + result.ideal) < SHARE
 
 
@@ -152,7 +163,7 @@ def test_a_ceiling_is_kept_and_a_missing_drafter_is_no_lesson() -> None:
     policy = adaptive()
     replay(policy, environment("memory"), [4] * 300, np.random.default_rng(0))
     for ceiling in range(6):
-        assert policy.choose(Situation(4, ceiling, 1, 1, (("simulated", 4),))) <= ceiling
+        assert policy.choose(situation(4, ceiling)) <= ceiling
     assert policy.choose(Situation(4, 0, served=False)) == 0
     assert policy.reason.word == "no drafter"
 
@@ -166,53 +177,28 @@ def test_a_long_lag_delays_switching_on_and_a_short_one_does_not() -> None:
         assert policy.choose(Situation(64, 0)) == 0  # off, for want of a drafter
         for _ in range(200):
             switch.of("simulated").observe(200, 2, seconds)
+        asked = situation(2, previous=0, lag=200)
         policy._bank = 0.0  # no exploring
-        for count in range(1000):
-            situation = Situation(2, 5, 0, 200, (("simulated", 2),))
-            if policy.choose(situation):
-                return count
-        return 1000
+        return next((count for count in range(1000) if policy.choose(asked)), 1000)
 
     assert rounds_until_drafting(0.001) <= 1
     assert 3 <= rounds_until_drafting(0.5) < 100
 
 
-@pytest.mark.slow
-def test_the_processor_regime_has_no_cliff_between_batch_sizes() -> None:
-    policy, rng = adaptive(), np.random.default_rng(0)
-    device = Environment(DEVICES["processor"][0], ((0, USUAL),), 0.05)
-    for rows in list(range(1, 17)) + list(range(16, 0, -1)):
-        result = replay(policy, device, [rows] * 200, rng)
-        if rows > 3:
-            assert result.efficiency > 0.9, rows
-
-
 def test_beside_prefill_a_draft_is_weighed_against_the_time_it_adds() -> None:
-    """On a card with room to spare drafts are nearly free; in a pass that prompts have filled they are not."""
-    policy = adaptive()
-    replay(policy, environment("card", 0.02), [4, 8, 16, 32, 64] * 400, np.random.default_rng(0))
-    replay(policy, environment("card", 0.02), [8] * 100, np.random.default_rng(0))
-    depths = []
-    for prefill in (0, 8, 300):
-        situation = Situation(8, 5, 1, 1, (("simulated", 8),), prefill)
-        policy._bank = 0.0  # no exploring
-        depths.append(policy.choose(situation))
-    assert depths[0] >= 4
-    assert depths[0] >= depths[1] > depths[2]
-    assert policy.choose(Situation(8, 0, 1, 1, (("simulated", 8),), 4000)) == 0, "prompts have taken the whole budget"
-    assert policy.choose(Situation(8, 5, 0, 9, (("simulated", 8),))) == depths[0], "plain rounds go on as before"
-
-
-def test_drafts_for_a_few_do_not_keep_many_prompts_waiting() -> None:
-    """Once its prompts are read, a large batch emits more in the time that drafts for two rows take."""
+    """On a card with room to spare drafts are nearly free; in a pass that prompts have filled they are not. Nor while
+    many prompts wait: once they are read, a large batch emits more in the time that drafts for two rows take."""
     policy = adaptive()
     replay(policy, environment("card", 0.02), [2, 4, 8, 16, 32, 64] * 300, np.random.default_rng(0))
-    depths = []
-    for joining in (0, 62):
-        policy._bank = 0.0  # no exploring
-        depths.append(policy.choose(Situation(2, 5, 1, 1, (("simulated", 2),), 8, joining=joining)))
-    assert depths[0] >= 2
-    assert depths[1] == 0
+    few = [settled(policy, situation(2, prefill=8, joining=joining)) for joining in (0, 62)]
+    assert few[0] >= 2
+    assert few[1] == 0
+    replay(policy, environment("card", 0.02), [8] * 100, np.random.default_rng(0))
+    depths = [settled(policy, situation(8, prefill=prefill)) for prefill in (0, 8, 300)]
+    assert depths[0] >= 4
+    assert depths[0] >= depths[1] > depths[2]
+    assert policy.choose(situation(8, 0, prefill=4000)) == 0, "prompts have taken the whole budget"
+    assert policy.choose(situation(8, previous=0, lag=9)) == depths[0], "plain rounds go on as before"
 
 
 @pytest.mark.parametrize("regime", ["card", pytest.param("processor", marks=pytest.mark.slow)])

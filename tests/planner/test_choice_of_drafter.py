@@ -13,24 +13,16 @@ import numpy as np
 import pytest
 
 from covey.contracts.profile import SpeculationSettings
-from covey.contracts.types import (
-    DrafterInfo,
-    DraftReply,
-    DraftWork,
-    RowStatus,
-    TargetReply,
-    TargetWork,
-    Trees,
-)
-from covey.loop.configuration import EngineConfig, EngineHooks
-from covey.loop.engine import Engine
+from covey.contracts.types import DraftReply, DraftWork, RowStatus, TargetReply, TargetWork, Trees
+from covey.loop.configuration import EngineHooks
 from covey.planner.build import build
 from covey.planner.round_planner import RoundPlanner
 from covey.requests.rounds import Plan, RoundRecord
-from covey.requests.scheduler import Scheduler
 from covey_client.costs.table import CostTable
 from loadtest.simulation.virtual import VirtualClock
+from tests.engines import engine_to, finish
 from tests.fakes import VOCAB, Collector, HashTarget, continuation, next_token, request
+from tests.loop.hash_drafters import TextDrafter
 
 DOMAINS = ("code", "math", "chat", "prose")
 DEPTH = 4
@@ -46,47 +38,18 @@ def prompt(domain: int, key: int, length: int = 24) -> list[int]:
     return [domain, *(domain + len(DOMAINS) * rng.randrange(6) for _ in range(length - 1))]
 
 
-class Specialist:
-    """Implements `covey.contracts.ports.Drafter`: right with a probability that depends on the domain of the text."""
+class Specialist(TextDrafter):
+    """Right with a probability that depends on the domain of the text."""
 
     def __init__(self, name: str, rates: Sequence[float], clock: VirtualClock, *, step: float = 0.001) -> None:
-        self.name, self.rates, self.clock, self.step = name, rates, clock, step
-        self.tokens: dict[int, list[int]] = {}
-        self.drafts = 0
-        self.asked: list[DraftWork] = []
+        super().__init__(name, clock=clock, step=step)
+        self.rates = rates
 
-    def info(self) -> DrafterInfo:
-        return DrafterInfo(self.name, VOCAB, 4096, 7, 0)
-
-    def right(self, tokens: Sequence[int]) -> bool:
-        digest = hashlib.blake2b(np.asarray([*tokens, len(tokens)], np.int32).tobytes(), key=self.name.encode())
-        return int.from_bytes(digest.digest()[:4], "little") / (1 << 32) < self.rates[domain_of(tokens)]
-
-    def draft(self, work: DraftWork) -> DraftReply:
-        self.asked.append(work)
-        for tag in work.frees:
-            self.tokens.pop(tag, None)
-        for opening in work.opens:
-            self.tokens[opening.tag] = opening.tokens.tolist()
-        chains, seen = [], []
-        for row, tag in enumerate(work.tags.tolist()):
-            text = self.tokens[tag]
-            text[:] = text[: work.keep[row]] + work.tokens[work.offsets[row] : work.offsets[row + 1]].tolist()
-            seen.append(len(text))
-            chain: list[int] = []
-            for _ in range(work.depth[row]):
-                right = next_token(text + chain)
-                chain.append(right if self.right(text + chain) else (right + 1) % VOCAB)
-            chains.append(chain)
-        self.drafts += 1
-        seconds = self.step * (max(map(len, chains)) or 1)
-        self.clock.sleep(seconds)
-        offsets = np.cumsum([0, *map(len, chains)]).astype(np.int32)
-        parents = [at - 1 for chain in chains for at in range(len(chain))]
-        flat = np.asarray([token for chain in chains for token in chain], np.int32)
-        trees = Trees(offsets, flat, np.asarray(parents, np.int32), np.zeros(len(flat), np.float32))
-        none = np.zeros(len(chains), np.int32)
-        return DraftReply(none + RowStatus.OK, np.asarray(seen, np.int32), trees, 7, 0.0, seconds)
+    def guess(self, text: list[int], place: int) -> tuple[int, float]:  # noqa: ARG002
+        luck = hashlib.blake2b(np.asarray([*text, len(text)], np.int32).tobytes(), key=self.name.encode()).digest()
+        right = int.from_bytes(luck[:4], "little") / (1 << 32) < self.rates[domain_of(text)]
+        token = next_token(text)
+        return (token if right else (token + 1) % VOCAB), 1.0
 
 
 class World:
@@ -112,16 +75,10 @@ class World:
         costs = CostTable("made up", "for tests", verify, (), dict.fromkeys(rates, draft), {})
         self.planner: RoundPlanner = build(settings, tuple(rates), costs=costs, max_rows=32)
         self.records: list[RoundRecord] = []
-        scheduler = Scheduler(max_running=32, max_waiting=4096, token_budget=512, growth_tokens=8, block_size=4)
-        self.engine = Engine(
-            self.target,
-            scheduler,
-            self.planner,
-            self.sink,
-            self.clock,
-            EngineConfig(self.drafters),
-            EngineHooks(observe=self.records.append, worker=self.clock.worker),
-        )
+        hooks = EngineHooks(observe=self.records.append, worker=self.clock.worker)
+        limits = {"max_running": 32, "max_waiting": 4096, "token_budget": 512}
+        ports = self.sink, self.target, self.planner, self.drafters
+        self.engine = engine_to(*ports, clock=self.clock, hooks=hooks, deadline=0.5, **limits)
         step_of = self.target.step
         self.target.step = lambda work: (self.clock.sleep(0.01), step_of(work))[1]  # type: ignore[method-assign]
 
@@ -131,15 +88,22 @@ class World:
         waiting = list(enumerate(domains, first))
         while waiting:
             now, waiting = waiting[:together], waiting[together:]
-            for key, domain in now:
-                self.engine.submit(request(key, prompt(domain, key), count, **given))
-            while self.engine.round():
-                pass
+            finish(self.engine, (request(key, prompt(domain, key), count, **given) for key, domain in now))
             for key, domain in now:
                 assert self.sink.tokens[key] == continuation(prompt(domain, key), count)
 
-    def rounds(self, start: int = 0) -> Counter[str]:
-        return Counter(name for record in self.records[start:] for name in record.plan.drafter if name)
+    def rounds(self) -> Counter[str]:
+        return Counter(name for record in self.records for name in record.plan.drafter if name)
+
+    def limit(self, longest: int, *names: str) -> None:
+        """Have these drafters, or all, hold texts of at most so many tokens."""
+        for name in names or self.drafters:
+            self.engine.roster.came(name, replace(self.drafters[name].info(), max_positions=longest))
+
+    def longest(self, name: str) -> int:
+        """Return the longest text, drafts included, that the drafter was asked for."""
+        works = self.drafters[name].works
+        return max(int((work.keep + np.diff(work.offsets) + work.depth).max()) for work in works)
 
 
 def test_a_drafter_that_fails_is_not_chosen_for_the_next_round(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -167,22 +131,20 @@ def test_a_drafter_that_fails_is_not_chosen_for_the_next_round(monkeypatch: pyte
     assert after.depth.all()
 
 
-def test_a_request_that_names_its_drafter_has_it() -> None:
+def test_a_request_that_names_its_drafter_has_it_and_one_that_wants_no_drafts_asks_none() -> None:
     world = World("ucb-be")
-    world.serve([0, 1], together=2, drafter="math")
-    assert world.rounds().keys() == {"math"}
-    assert all(record.plan.why == ("asked",) * len(record.plan.why) for record in world.records)
+    world.serve([1] * 4, together=4, speculation="off")
+    assert not any(drafter.works for drafter in world.drafters.values())
+    world.serve([0, 1], together=2, first=4, drafter="math")
+    assert {name for name, drafter in world.drafters.items() if drafter.works} == {"math"}
+    assert {why for record in world.records for why in record.plan.why} == {"asked"}
 
 
 def test_a_text_that_a_drafter_cannot_hold_is_drafted_by_others() -> None:
     world = World("ucb-be")
-    for name, drafter in world.drafters.items():
-        longest = 60 if name == "math" else 4096
-        world.engine.roster.came(name, replace(drafter.info(), max_positions=longest))
+    world.limit(60, "math")
     world.serve([1] * 8, count=120)
-    told = [(work.keep + np.diff(work.offsets) + work.depth, work) for work in world.drafters["math"].asked]
-    assert told
-    assert max(int(lengths.max()) for lengths, _ in told) <= 60
+    assert world.longest("math") <= 60
     late = [record for record in world.records if record.plan.depth.any()][-200:]
     assert {name for record in late for name in record.plan.drafter} > {"math"}, "others draft then"
 
@@ -190,21 +152,12 @@ def test_a_text_that_a_drafter_cannot_hold_is_drafted_by_others() -> None:
 def test_rows_that_their_drafter_cannot_hold_are_asked_nothing_and_teach_nothing() -> None:
     """What they are short of is no fault of its drafts."""
     world = World("fixed:general")
-    for name, drafter in world.drafters.items():
-        world.engine.roster.came(name, replace(drafter.info(), max_positions=40))
+    world.limit(40)
     world.serve([0], count=60)
     depths = [record.plan.depth[0] for record in world.records if record.decoding]
     assert max(depths) == DEPTH
     assert not any(depths[-20:])
-    asked = world.drafters["general"].asked
-    assert max(int((work.keep + np.diff(work.offsets) + work.depth).max()) for work in asked) == 40
-
-
-def test_no_drafter_is_asked_for_rows_that_want_no_drafts() -> None:
-    world = World("ucb-be")
-    world.serve([1] * 4, together=4, speculation="off")
-    assert not any(drafter.drafts for drafter in world.drafters.values())
-    assert {why for record in world.records for why in record.plan.why} == {"asked"}
+    assert world.longest("general") == 40
 
 
 def test_a_bandit_knows_of_its_last_round_when_it_chooses() -> None:

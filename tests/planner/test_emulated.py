@@ -8,18 +8,17 @@ import numpy as np
 import pytest
 
 from covey.contracts.profile import SpeculationSettings
-from covey.contracts.types import DraftWork, Finish, Open, Request, RowStatus, Rule, Sampling, TargetWork, Trees
+from covey.contracts.types import Finish, Open, Request, RowStatus, Rule, Sampling, TargetWork, Trees
 from covey.emulated.devices import EmulatedDrafter, EmulatedTarget
 from covey.emulated.hash_model import HashModel
-from covey.loop.configuration import EngineConfig, EngineHooks
-from covey.loop.engine import Engine
+from covey.loop.configuration import EngineHooks
 from covey.planner.build import build
 from covey.planner.cost_table import load_costs
 from covey.requests.rounds import RoundRecord
-from covey.requests.scheduler import Scheduler
 from covey_client.costs.surface import Surface
 from covey_client.costs.table import CostTable
 from loadtest.simulation.virtual import VirtualClock, serve
+from tests.engines import engine_to
 from tests.fakes import Collector, request
 
 MODEL = HashModel(1000, low=8)
@@ -53,15 +52,10 @@ class Deployment:
         odds = {"first": {"": rates, "code": (0.0,)}, "second": {"": (0.0,), "code": rates}}
         drafters = {name: EmulatedDrafter(costs, MODEL, self.clock, name=name, rates=odds[name]) for name in names}
         self.planner = build(SpeculationSettings(policy=policy), names)
-        self.engine = Engine(
-            self.target,
-            Scheduler(max_running=64, max_waiting=4096, token_budget=512, growth_tokens=64, block_size=16),
-            self.planner,
-            self.sink,
-            self.clock,
-            EngineConfig(drafters),
-            EngineHooks(observe=self.records.append, worker=self.clock.worker),
-        )
+        hooks = EngineHooks(observe=self.records.append, worker=self.clock.worker)
+        limits = {"max_running": 64, "max_waiting": 4096, "token_budget": 512, "growth_tokens": 64, "block_size": 16}
+        ports = self.sink, self.target, self.planner, drafters
+        self.engine = engine_to(*ports, clock=self.clock, hooks=hooks, deadline=0.5, **limits)
 
     def serve(self, arrivals: list[tuple[float, Request]]) -> float:
         """Tokens per second of virtual time."""
@@ -100,7 +94,7 @@ def test_a_tree_that_finds_no_room_is_left_out() -> None:
     prompt = np.arange(10, 24, dtype=np.int32)
     one, known = np.ones(1, np.int32), np.array([14], np.int32)
     target.step(TargetWork(one, known, known, Trees.empty(1), (Open(1, prompt, 14, Sampling()),)))
-    chain = Trees(np.array([0, 3]), np.full(3, 9, np.int32), np.arange(-1, 2, dtype=np.int32))
+    chain = Trees.chains([[9, 9, 9]])
     reply = target.step(TargetWork(one, known + 1, one, chain))
     assert reply.status.tolist() == [RowStatus.OK]
     assert reply.tokens.tolist() == text(prompt.tolist(), 2)[1:]
@@ -120,24 +114,10 @@ def test_time_is_the_tables() -> None:
     assert made.clock.now() == pytest.approx(2.0 + 11 * 0.03 + 9 * 0.009 + 0.007 + 0.002, abs=1e-4)
 
 
-def drafting(
-    tags: list[int], *, keep: list[int], new: list[list[int]], sequence: int, opens: tuple[Open, ...] = ()
-) -> DraftWork:
-    rows = len(tags)
-    offsets = np.cumsum([0, *map(len, new)])
-    tokens = np.concatenate([np.array(row, np.int32) for row in new])
-    depth, width, rounds = np.full(rows, 2), np.ones(rows, np.int32), np.zeros(rows, np.int32)
-    return DraftWork(
-        np.array(tags), np.array(keep), offsets, tokens, depth, width, rounds, opens=opens, sequence=sequence, epoch=0
-    )
-
-
 def test_drafters_agree_as_often_as_told() -> None:
     made = Deployment("fixed:3", rates=(0.9, 0.6, 0.3))
     made.serve(closed(20, 300))
-    trials = np.zeros(2)
-    for record in made.records:
-        trials += (record.drafted, record.accepted)
+    trials = np.sum([(record.drafted, record.accepted) for record in made.records], axis=0)
     assert trials[1] / trials[0] == pytest.approx((0.9 + 0.54 + 0.162) / 3, abs=0.03)
 
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from covey.bandits.leaning import Leaning, shifted
+from covey.bandits.leaning import Leaning
 from covey.bandits.policy import Outcome, Situation, Trials
 from covey.planner.acceptance import IDLE, Acceptance
 from covey.planner.expectations import Expectations
@@ -54,15 +54,6 @@ def test_the_tokens_of_a_batch_are_those_of_its_requests() -> None:
 def test_another_request_is_no_change_of_the_drafter() -> None:
     """An alarm forgets what is known; afterwards a thousand rounds count as young."""
     assert of_many(told=True)[2] < of_many(told=False)[2] / 2
-
-
-def test_a_shift_moves_odds() -> None:
-    assert shifted([0.5, 0.2], 0.0) == [0.5, 0.2]
-    assert shifted([0.5, 0.2], np.log(3)) == pytest.approx([0.75, 3 / 7])
-    leaning = Leaning()
-    for _ in range(200):
-        leaning.add([0.5], 1, 0)
-    assert -4 < leaning.shift < -1.5
 
 
 def test_expectations_follow_shifts_and_teach_them() -> None:

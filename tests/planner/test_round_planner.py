@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -10,21 +11,10 @@ import numpy as np
 import pytest
 
 from covey.bandits.policy import Forgetful, Outcome, Reason, Situation
-from covey.contracts.errors import PortError, SettingError
+from covey.contracts.errors import PortError
 from covey.contracts.profile import SpeculationSettings
-from covey.contracts.types import (
-    DrafterInfo,
-    DraftReply,
-    DraftWork,
-    Offer,
-    Rule,
-    Sampling,
-    TargetReply,
-    TargetWork,
-    Trees,
-)
-from covey.loop.configuration import EngineConfig, EngineHooks
-from covey.loop.engine import Engine
+from covey.contracts.types import DraftReply, DraftWork, Offer, Rule, Sampling, TargetReply, TargetWork, Trees
+from covey.loop.configuration import EngineHooks
 from covey.planner.build import build
 from covey.planner.expectations import Expectations
 from covey.planner.round_planner import RoundPlanner
@@ -32,8 +22,10 @@ from covey.planner.selection import best
 from covey.planner.switching import SwitchCosts
 from covey.requests.active import ActiveRequest
 from covey.requests.roster import Roster
-from covey.requests.scheduler import Batch, Scheduler
+from covey.requests.scheduler import Batch
+from tests.engines import engine_to
 from tests.fakes import VOCAB, Collector, HashTarget, ManualClock, continuation, next_token, request
+from tests.loop.hash_drafters import TextDrafter
 from tests.static_planner import StaticPlanner
 
 
@@ -60,48 +52,20 @@ class Listed(Forgetful):
         self.overheard.append((situation, depth, outcome))
 
 
-class PrefixDrafter:
-    """Implements `covey.contracts.ports.Drafter`: the first `right` drafts of each row are right, the others wrong."""
+class PrefixDrafter(TextDrafter):
+    """The first `right` drafts of each row are right, the others wrong. Reading more than five tokens takes time."""
 
     def __init__(self, clock: ManualClock, right: int) -> None:
-        self.clock, self.right = clock, right
-        self.tokens: dict[int, list[int]] = {}
+        super().__init__("prefix", clock=clock)
+        self.right = right
 
-    def info(self) -> DrafterInfo:
-        return DrafterInfo("prefix", VOCAB, 512, 1, 0)
+    def guess(self, text: list[int], place: int) -> tuple[int, float]:
+        token = next_token(text)
+        return (token if place < self.right else (token + 1) % VOCAB), math.exp(-0.1)
 
-    def draft(self, work: DraftWork) -> DraftReply:
-        for opening in work.opens:
-            self.tokens[opening.tag] = opening.tokens.tolist()
-        drafted: list[int] = []
-        parents: list[int] = []
-        lag = 0
-        for row, tag in enumerate(work.tags.tolist()):
-            held = self.tokens[tag]
-            new = work.tokens[work.offsets[row] : work.offsets[row + 1]].tolist()
-            lag = max(lag, len(new))
-            held[:] = held[: work.keep[row]] + new
-            chain = list(held)
-            for position in range(work.depth[row]):
-                right = next_token(chain)
-                chain.append(right if position < self.right else (right + 1) % VOCAB)
-            drafted += chain[len(held) :]
-            parents += range(-1, int(work.depth[row]) - 1)
-        catch_up = 0.001 * lag if lag > 5 else 0.0
-        self.clock.sleep(catch_up + 0.002)
-        return DraftReply(
-            np.zeros(len(work.tags), np.int32),
-            np.array([len(self.tokens[tag]) for tag in work.tags.tolist()], np.int32),
-            Trees(
-                np.concatenate([[0], np.cumsum(work.depth)]).astype(np.int32),
-                np.array(drafted, np.int32),
-                np.array(parents, np.int32),
-                np.array([-0.1 * (parent + 2) for parent in parents], np.float32),
-            ),
-            1,
-            catch_up,
-            0.002,
-        )
+    def spent(self, work: DraftWork) -> tuple[float, float]:
+        lag = int(np.diff(work.offsets).max(initial=0))
+        return 0.001 * lag if lag > 5 else 0.0, 0.002
 
 
 class SlowTarget(HashTarget):
@@ -129,13 +93,17 @@ class Serving:
         **hooks: Any,
     ) -> None:
         clock = ManualClock()
-        scheduler = Scheduler(max_running=8, max_waiting=64, token_budget=budget, growth_tokens=16, block_size=4)
         make = drafter or (lambda clock: PrefixDrafter(clock, right))
         self.drafters = (make(clock), make(clock))
         self.target, self.sink, self.planner = SlowTarget(clock), Collector(), planner
-        drafters = dict(zip(names, self.drafters))
-        config = EngineConfig(drafters, draft_deadline=60.0)
-        self.engine = Engine(self.target, scheduler, planner, self.sink, clock, config, EngineHooks(**hooks))
+        drafters, limits = dict(zip(names, self.drafters)), {"token_budget": budget, "growth_tokens": 16}
+        hooked = EngineHooks(**hooks)
+        self.engine = engine_to(self.sink, self.target, planner, drafters, clock=clock, hooks=hooked, **limits)
+
+    def submit(self, count: int, tokens: int, **settings: Any) -> None:
+        """Submit so many requests, each with a prompt of its own."""
+        for key in range(count):
+            self.engine.submit(request(key, [1, 2, 3 + key], tokens, **settings))
 
     def run(self, rounds: int = 1000) -> None:
         for _ in range(rounds):
@@ -151,11 +119,10 @@ def test_a_policy_hears_of_plain_rounds_alone_and_exactly() -> None:
     policy = Listed(3)
     made = planner(policy)
     serving = Serving(made)
-    for key in range(2):
-        serving.engine.submit(request(key, [5, 6, 7 + key], 25))
+    serving.submit(2, 25)
     serving.run()
     for key in range(2):
-        assert serving.sink.tokens[key] == continuation([5, 6, 7 + key], 25)
+        assert serving.sink.tokens[key] == continuation([1, 2, 3 + key], 25)
     assert len(policy.told) < len(policy.asked) + 1
     for situation, depth, outcome in policy.told:
         assert situation.rows == 2
@@ -175,7 +142,7 @@ def test_a_policy_hears_of_plain_rounds_alone_and_exactly() -> None:
 def test_rounds_with_prefill_are_only_overheard() -> None:
     policy = Listed(2)
     serving = Serving(planner(policy))
-    serving.engine.submit(request(0, [1, 2, 3], 30))
+    serving.submit(1, 30)
     serving.run(3)
     before = len(policy.told)
     serving.engine.submit(request(1, [4] * 20, 30))
@@ -190,34 +157,23 @@ def test_rounds_with_prefill_are_only_overheard() -> None:
     assert [entry.learnt for entry in serving.planner.decisions.latest()][-2:] == [False, True]  # type: ignore[union-attr]
 
 
-class Noted(Expectations):
-    """Notes what it is taught."""
-
-    def __init__(self) -> None:
-        super().__init__(4, 8)
-        self.told: list[tuple[Situation, int, Outcome]] = []
-        self.overheard: list[tuple[Situation, int, Outcome]] = []
-
-    def update(self, situation: Situation, depth: int, outcome: Outcome) -> None:
-        self.told.append((situation, depth, outcome))
-
-    def overhear(self, situation: Situation, depth: int, outcome: Outcome) -> None:
-        self.overheard.append((situation, depth, outcome))
-
-
 @pytest.mark.parametrize("teaches", [False, True])
-def test_expectations_learn_what_the_policy_learns_unless_it_teaches_them(teaches: bool) -> None:
-    policy, noted = Listed(2), Noted()
+def test_expectations_learn_what_the_policy_learns_unless_it_teaches_them(
+    teaches: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    policy, noted = Listed(2), Expectations(4, 8)
+    taught = list[tuple[Situation, int, Outcome]]()
+    for method in ("update", "overhear"):
+        monkeypatch.setattr(noted, method, lambda *lesson: taught.append(lesson))
     policy.teaches = teaches
     serving = Serving(planner(policy, expectations=noted))
-    serving.engine.submit(request(0, [1, 2, 3], 30))
+    serving.submit(1, 30)
     serving.run(3)
     serving.engine.submit(request(1, [4] * 20, 30))
     serving.run()
     assert policy.told
     assert policy.overheard
-    assert noted.told == ([] if teaches else policy.told)
-    assert noted.overheard == ([] if teaches else policy.overheard)
+    assert len(taught) == (0 if teaches else len(policy.told) + len(policy.overheard))
 
 
 def test_a_policy_knows_how_many_rows_wait_for_their_prompts() -> None:
@@ -274,27 +230,16 @@ def test_rows_with_a_depth_of_their_own_keep_it_and_are_overheard() -> None:
     )
 
 
-def test_rows_that_draw_at_random_are_a_kind_of_their_own() -> None:
-    policy = Listed(2)
-    serving = Serving(planner(policy))
-    for key, temperature in enumerate((0.0, 1.0, 0.0)):
-        serving.engine.submit(request(key, [1, 2, 3 + key], 30, sampling=Sampling(temperature)))
-    serving.run(3)
-    situation, _, outcome = (*policy.told, *policy.overheard)[-1]
-    assert (situation.shares, situation.sampled) == ((("first", 3),), (1,))
-    assert situation.kinds() == [(("first", False), 2), (("first", True), 1)]
-    assert {kind: trials.tried[0] for kind, trials in outcome.trials.items()} == {
-        ("first", False): 2,
-        ("first", True): 1,
-    }
-
-
-def test_the_policy_is_told_how_each_request_leans() -> None:
+def test_rows_that_draw_at_random_are_a_kind_of_their_own_and_each_request_leans_as_it_does() -> None:
     policy = Listed(2)
     serving = Serving(planner(policy, expectations=Expectations(4, 8)), right=1)
     for key, temperature in enumerate((0.0, 1.0, 0.0)):
         serving.engine.submit(request(key, [1, 2, 3 + key], 30, sampling=Sampling(temperature)))
     serving.run(6)
+    situation, _, outcome = policy.told[-1]
+    assert (situation.shares, situation.sampled) == ((("first", 3),), (1,))
+    assert situation.kinds() == [(("first", False), 2), (("first", True), 1)]
+    assert {random: trials.tried[0] for (_, random), trials in outcome.trials.items()} == {False: 2, True: 1}
     first, second, third = (active.leaning.shift for active in serving.engine.scheduler.running.values())
     assert first * second, "one of two drafts is right, which is not what was expected"
     serving.run(1)
@@ -317,8 +262,7 @@ class Sparing(PrefixDrafter):
 def test_a_drafter_that_never_has_anything_is_left_alone() -> None:
     made = build(SpeculationSettings(max_depth=4, drafters=("first",)), ("first",))
     serving = Serving(made, drafter=lambda clock: Sparing(clock, 0))
-    for key in range(4):
-        serving.engine.submit(request(key, [1, 2, key], 150))
+    serving.submit(4, 150)
     serving.run(140)
     assert sum(entry.depth > 0 for entry in made.decisions.latest(80)) <= 8
 
@@ -334,7 +278,7 @@ def test_depth_is_clipped_to_room_and_budget() -> None:
 def test_lag_is_what_the_drafter_has_missed_and_its_catch_up_refines_c_switch() -> None:
     policy, costs = Listed(0), SwitchCosts()
     serving = Serving(planner(policy, switch_costs=costs))
-    serving.engine.submit(request(0, [1, 2, 3], 100))
+    serving.submit(1, 100)
     policy.depth = 1
     serving.run(2)
     policy.depth = 0
@@ -354,8 +298,7 @@ def test_lag_is_what_the_drafter_has_missed_and_its_catch_up_refines_c_switch() 
 def test_while_no_drafter_can_be_asked_nothing_else_is_chosen_or_counted(policy: str) -> None:
     made = build(SpeculationSettings(policy=policy, max_depth=4, drafters=("first",)), ("first",))
     serving = Serving(made, drafter=lambda clock: Sparing(clock, 2), names=("first",))
-    for key in range(2):
-        serving.engine.submit(request(key, [1, 2, 3 + key], 300))
+    serving.submit(2, 300)
     serving.run(20)
     serving.drafters[0].fails = True  # type: ignore[attr-defined]
     while serving.engine.roster.serves("first"):
@@ -386,7 +329,7 @@ def test_rows_of_a_drafter_that_rests_decode_plainly_beside_the_others() -> None
 
 def test_decisions_explain_themselves() -> None:
     serving = Serving(planner(Listed(1), max_depth=1))
-    serving.engine.submit(request(0, [1, 2, 3], 10))
+    serving.submit(1, 10)
     serving.run()
     log = serving.planner.decisions  # type: ignore[union-attr]
     entry = log.latest()[-1]
@@ -399,29 +342,15 @@ def test_decisions_explain_themselves() -> None:
     assert log.latest(0) == []
 
 
-def test_an_unknown_policy_is_named() -> None:
-    for name in ("nightjar2", "fixed:", "fixed:-1", ""):
-        with pytest.raises(SettingError, match="allowed: off, fixed:k, table"):
-            build(SpeculationSettings(policy=name), ())
-
-
-@pytest.mark.parametrize("entries", [("8:3",), ("1:3", "1:2"), ("1:x",), ("0:2", "1:1"), ("1:9", "8:3")])
-def test_a_bad_table_is_refused(entries: tuple[str, ...]) -> None:
-    with pytest.raises(SettingError, match=r"speculation\.table"):
-        build(SpeculationSettings(policy="table", table=entries, max_depth=5), ())
-
-
 def batch(count: int, rule: Rule = Rule.COUPLED, **settings: object) -> Batch:
     rows = [ActiveRequest(request(key, [1], 9, sampling=Sampling(rule=rule), **settings)) for key in range(count)]
     return Batch(rows, np.ones(count, np.int32), (), (), count)
 
 
 def chains(*scores: list[float]) -> Trees:
-    sizes = [len(row) for row in scores]
-    parents = np.concatenate([np.arange(-1, size - 1) for size in sizes])
-    flat = np.array([score for row in scores for score in row], np.float32)
-    offsets = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int32)
-    return Trees(offsets, np.arange(len(flat), dtype=np.int32), parents.astype(np.int32), flat)
+    trees = Trees.chains([range(len(row)) for row in scores])
+    flat = [score for row in scores for score in row]
+    return replace(trees, tokens=np.arange(len(flat), dtype=np.int32), scores=np.array(flat, np.float32))
 
 
 def test_ranking_keeps_the_most_likely_paths_of_the_batch() -> None:
@@ -434,8 +363,7 @@ def test_ranking_keeps_the_most_likely_paths_of_the_batch() -> None:
 def test_tetris_drafts_deeper_than_it_verifies() -> None:
     made = build(SpeculationSettings(policy="tetris", max_depth=4, drafters=("first",)), ("first",))
     serving = Serving(made, names=("first",))
-    for key in range(2):
-        serving.engine.submit(request(key, [1, 2, key], 30))
+    serving.submit(2, 30)
     serving.run(6)
     drafted, verified = made.decisions.latest()[-1].depth, serving.target.works[-1].trees.sizes
     assert drafted == 4

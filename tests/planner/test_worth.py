@@ -56,10 +56,8 @@ def batch(
 def drafted(*rows: list[float]) -> Drafted:
     """A chain for each row, of nodes as likely by themselves as listed."""
     sizes = [len(row) for row in rows]
-    offsets = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int32)
-    parents = np.concatenate([np.arange(-1, size - 1) for size in sizes]).astype(np.int32)
     scores = np.concatenate([np.cumsum(np.log(row)) for row in rows]).astype(np.float32)
-    trees = Trees(offsets, np.arange(len(scores), dtype=np.int32), parents, scores)
+    trees = replace(Trees.chains([range(size) for size in sizes]), scores=scores)
     return Drafted(trees, np.ones(len(rows), np.bool_), {"draft": 0.002}, {"draft": 0.0}, ("draft",) * len(rows))
 
 
@@ -176,17 +174,6 @@ def test_adaserves_needs_end_with_what_drafts_can_bring_with_n_max_and_with_its_
     assert sizes("b1=7", asks="fixed:4") == [1, 4], "what a request asks for is in the budget"
 
 
-def test_adaserves_defaults_are_its_equations_without_constants() -> None:
-    made = AdaServe(6, 4, None, ("b1=24",))
-    for rows, depth, width in ((4, 5, 4), (8, 2, 3), (12, 1, 2), (24, 1, 1)):
-        assert (made.choose(Situation(rows, 6)), made.width) == (depth, width), "b2 is b1"
-    assert (AdaServe(6, 4, None, ()).budget, made.most) == (64, 8)
-    free = costs(free=64, each=0.001)
-    assert AdaServe(6, 4, free, ()).budget == knee(free)
-    exact = CostTable("made up", "", tuple((1, tokens, float(tokens)) for tokens in (1, 5, 9)))
-    assert [knee(exact, slack) for slack in (0.5, 1.0, 4.0, 9.0, 20.0)] == [1, 1, 4, 9, 9], "as far as was measured"
-
-
 def test_adaserve_ranks_by_log_q_where_that_is_shipped() -> None:
     offered = drafted([0.9, 0.9], [0.1, 0.1])
     turned = replace(offered, trees=replace(offered.trees, log_q=np.log([0.1, 0.01, 0.9, 0.81]).astype(np.float32)))
@@ -195,12 +182,29 @@ def test_adaserve_ranks_by_log_q_where_that_is_shipped() -> None:
     assert made.select(batch([NONE] * 2), turned, 4096).sizes.tolist() == [0, 2]
 
 
-def test_adaserves_shape_follows_its_equations() -> None:
-    made = AdaServe(6, 4, None, ("b1=120", "b2=60", "c1=2", "c2=1"))
-    for rows, depth, width in ((1, 6, 4), (18, 5, 4), (28, 3, 3), (38, 2, 2), (118, 1, 1), (500, 1, 1)):
+@pytest.mark.parametrize(
+    ("constants_of", "shapes"),
+    [
+        (("b1=24",), ((4, 5, 4), (8, 2, 3), (12, 1, 2), (24, 1, 1))),  # its equations without constants; b2 is b1
+        (
+            ("b1=120", "b2=60", "c1=2", "c2=1"),
+            ((1, 6, 4), (18, 5, 4), (28, 3, 3), (38, 2, 2), (118, 1, 1), (500, 1, 1)),
+        ),
+    ],
+)
+def test_adaserves_shape_follows_its_equations(constants_of: tuple[str, ...], shapes: tuple[tuple[int, ...]]) -> None:
+    made = AdaServe(6, 4, None, constants_of)
+    for rows, depth, width in shapes:
         assert (made.choose(Situation(rows, 6)), made.width) == (depth, width)
     assert made.choose(Situation(1, 2)) == 2, "no deeper than there is room for"
-    assert knee(costs(free=64, each=0.001)) == pytest.approx(68, abs=1)
+
+
+def test_adaserves_budget_is_the_knee_of_the_costs() -> None:
+    assert (AdaServe(6, 4, None, ()).budget, AdaServe(6, 4, None, ()).most) == (64, 8)
+    free = costs(free=64, each=0.001)
+    assert AdaServe(6, 4, free, ()).budget == knee(free) == pytest.approx(68, abs=1)
+    exact = CostTable("made up", "", tuple((1, tokens, float(tokens)) for tokens in (1, 5, 9)))
+    assert [knee(exact, slack) for slack in (0.5, 1.0, 4.0, 9.0, 20.0)] == [1, 1, 4, 9, 9], "as far as was measured"
     with pytest.raises(SettingError, match=r"speculation\.adaserve"):
         constants(["b3=4"])
 

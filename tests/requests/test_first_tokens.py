@@ -25,22 +25,27 @@ class Timed(HashTarget):
         return super().step(work)
 
 
+class Served:
+    """A crowd of one tenant, before which a request ran alone."""
+
+    def __init__(self, each: float, always: float, *, crowd: str = "crowd", tokens: int = 200) -> None:
+        self.sink, clock = Collector(), ManualClock()
+        self.target = Timed(clock, each, always)
+        self.engine = engine_to(self.sink, self.target, clock=clock, max_running=64, token_budget=256)
+        finish(self.engine, [request(0, [7], 8)])
+        for key in CROWD:
+            self.engine.submit(request(key, [key, 1], tokens, tenant=crowd.format(key)))
+
+
 def rounds(each: float, always: float, prompt: int = 5, *, crowd: str = "crowd") -> list[TargetWork]:
-    """Return the two passes after a newcomer joined a crowd of one tenant. Before the crowd came, a request ran
-    alone."""
-    clock = ManualClock()
-    target, sink = Timed(clock, each, always), Collector()
-    engine = engine_to(sink, target, clock=clock, max_running=64, token_budget=256)
-    finish(engine, [request(0, [7], 8)])
-    for key in CROWD:
-        engine.submit(request(key, [key, 1], 200, tenant=crowd.format(key)))
+    """Return the two passes after a newcomer joined a crowd."""
+    served = Served(each, always, crowd=crowd)
     for _ in range(70):
-        engine.round()
-    engine.submit(request(NEWCOMER, list(range(prompt)), 200, tenant="newcomer"))
-    before = len(target.works)
-    finish(engine)
-    assert {len(tokens) for key, tokens in sink.tokens.items() if key} == {200}
-    return target.works[before : before + 2]
+        served.engine.round()
+    before = len(served.target.works)
+    finish(served.engine, [request(NEWCOMER, list(range(prompt)), 200, tenant="newcomer")])
+    assert {len(tokens) for key, tokens in served.sink.tokens.items() if key} == {200}
+    return served.target.works[before : before + 2]
 
 
 def test_where_the_others_would_make_the_pass_long_a_first_token_has_a_pass_of_its_own() -> None:
@@ -64,16 +69,11 @@ def test_where_that_gains_little_all_go_together(given: dict[str, float]) -> Non
 
 
 def test_newcomers_without_end_leave_the_others_every_second_pass() -> None:
-    clock = ManualClock()
-    target, sink = Timed(clock, 0.001, 0.001), Collector()
-    engine = engine_to(sink, target, clock=clock, max_running=64, token_budget=256)
-    finish(engine, [request(0, [7], 8)])
-    for key in CROWD:
-        engine.submit(request(key, [key, 1], 60, tenant="crowd"))
+    served = Served(0.001, 0.001, tokens=60)
     for number in range(200):
-        engine.submit(request(NEWCOMER + number, [number], 1, tenant="newcomer"))
-        engine.round()
-    whole = [len(CROWD) <= len(work.tags) for work in target.works[20:100]]
+        served.engine.submit(request(NEWCOMER + number, [number], 1, tenant="newcomer"))
+        served.engine.round()
+    whole = [len(CROWD) <= len(work.tags) for work in served.target.works[20:100]]
     assert any(not each for each in whole)
     assert all(one or two for one, two in pairwise(whole))
 

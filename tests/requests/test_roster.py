@@ -20,19 +20,14 @@ def test_a_failure_is_followed_by_a_longer_rest_each_time() -> None:
             clock.sleep(0.25)
         rests.append(clock.now() - began)
     assert rests == [min(LONGEST_REST, FIRST_REST * 2**place) for place in range(8)]
+    for _ in range(2000):  # for hours
+        roster.failed("one")
+    clock.sleep(LONGEST_REST)
+    assert roster.serves("one")
     roster.answered("one")
     roster.failed("one")
     clock.sleep(FIRST_REST)
     assert roster.serves("one"), "an answer makes rests short again"
-
-
-def test_a_drafter_that_fails_for_hours_still_rests_for_the_longest_time() -> None:
-    clock = ManualClock()
-    roster = Roster(["one"], clock)
-    for _ in range(2000):
-        roster.failed("one")
-    clock.sleep(LONGEST_REST)
-    assert roster.serves("one")
 
 
 def test_a_late_drafter_is_asked_when_it_has_answered_and_rested() -> None:

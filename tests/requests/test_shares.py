@@ -15,6 +15,7 @@ from covey.contracts.tenants import TenantRules
 from covey.contracts.types import Finish, Objective, Request, Sampling
 from covey.loop.engine import Engine
 from covey.requests.scheduler import Scheduler
+from tests.engines import finish
 from tests.fakes import Collector, HashTarget, ManualClock, continuation, request
 from tests.static_planner import StaticPlanner
 
@@ -53,14 +54,6 @@ def served(made: Scheduler, rounds: int) -> Counter[str]:
     return found
 
 
-def test_one_tenant_alone_has_every_place() -> None:
-    made = scheduler()
-    for key in range(20):
-        made.submit(asks(key, "a"), 0.0)
-    made.admit(4096, 0.0)
-    assert list(made.running) == list(range(8))
-
-
 def test_large_grammars_begin_one_a_pass_and_small_ones_together() -> None:
     """Each is opened by the target within the pass that everybody waits for."""
     made = scheduler()
@@ -89,6 +82,7 @@ def test_a_newcomer_takes_a_place_that_another_has_beyond_its_share() -> None:
     for key in range(100):
         made.submit(asks(key, "flood", 500), float(key))
     made.admit(4096, 100.0)
+    assert list(made.running) == list(range(8)), "a tenant alone has every place"
     made.submit(asks(200, "victim"), 101.0)
     made.admit(4096, 101.0)
     assert 200 in made.running
@@ -117,8 +111,7 @@ def test_who_holds_all_blocks_gives_way_too() -> None:
     for _ in range(8):
         run.round()
     assert sink.finish(99) is Finish.LENGTH
-    while run.round():
-        pass
+    finish(run)
     for key in range(40):
         assert sink.tokens[key] == continuation([1, 2], 60)
 
@@ -179,7 +172,6 @@ def test_a_full_queue_has_room_for_who_has_little_in_it() -> None:
     run.round()
     assert sink.finish(6) is Finish.ERROR
     assert len(made.waiting) <= 6
-    while run.round():
-        pass
+    finish(run)
     assert sink.tokens[8] == continuation([1, 2], 3)
     assert all(sink.finish(key) is Finish.LENGTH for key in range(6))

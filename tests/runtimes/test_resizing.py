@@ -9,10 +9,11 @@ import numpy as np
 import pytest
 
 from covey.contracts.profile import TargetSettings
-from covey.contracts.types import NO_INTS, Open, Resized, ResizeStatus, Sampling, TargetWork, Trees
+from covey.contracts.types import NO_INTS, Resized, ResizeStatus, TargetWork, Trees
 from covey.target.runner import TargetRunner
 from tests.models import tiny_models
-from tests.target.test_run_ahead import Requests, ints
+from tests.target.driver import Driver
+from tests.target.test_run_ahead import Requests
 from tests.waiting import until
 
 LEAST, MOST = 100, 400
@@ -65,13 +66,11 @@ def test_what_it_has_is_said(folder: Path) -> None:
     assert settled(target, 300) == Resized(ResizeStatus.OK, 300)
     assert target.info().total_blocks == 300
     assert target.info().least_blocks == LEAST
-    prompt = ints([2 + i % 90 for i in range(240)])
-    work = TargetWork(ints([1]), ints([240]), ints([240]), Trees.empty(1), (Open(1, prompt, 240, Sampling()),))
-    other = TargetWork(ints([1, 2]), ints([241, 240]), ints([1, 240]), Trees.empty(2), (
-        Open(2, prompt[::-1].copy(), 240, Sampling()),
-    ), sequence=1)  # fmt: skip
-    target.step(work)
-    assert target.step(other).total_blocks == 300
+    driver, prompt = Driver(target), [2 + i % 90 for i in range(240)]
+    driver.open(1, prompt)
+    driver.step(1, chunk=240)
+    driver.open(2, prompt[::-1])
+    assert driver.step(1, 2, chunk=240).total_blocks == 300
     assert settled(target, LEAST) == Resized(ResizeStatus.IN_USE, 300)
     assert settled(target, 150) == Resized(ResizeStatus.OK, 150)
     target.check()

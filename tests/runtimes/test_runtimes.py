@@ -38,15 +38,16 @@ def test_settings_that_it_does_not_serve_are_pytorch_s(changes: dict[str, object
         runtime_of(TARGET, TargetSettings(**({"device": "cpu", "runtime": "native"} | changes)))  # type: ignore[arg-type]
 
 
-def test_models_that_it_does_not_serve_are_pytorch_s(tmp_path: Path) -> None:
+def test_models_that_it_does_not_serve_and_those_that_ask_for_it_are_pytorch_s(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(runtimes, "DRIVERS", (tmp_path / "none",))
+    assert runtime_of(TARGET, TargetSettings(device="auto")) == "native", "without a driver there is no GPU"
+    assert runtime_of(TARGET, TargetSettings(device="cpu", runtime="torch")) == "torch"
     folder = build(tmp_path, "mistral")
     assert runtime_of(folder, TargetSettings(device="cpu")) == "torch"
     with pytest.raises(SettingError, match=r"but .* serves no model with a sliding window; use auto or torch"):
         typed(folder, TargetSettings(device="cpu", runtime="native"))
-
-
-def test_pytorch_is_to_be_had_for_all() -> None:
-    assert runtime_of(TARGET, TargetSettings(device="cpu", runtime="torch")) == "torch"
 
 
 @pytest.mark.parametrize("numerics", ["auto", "invariant"])
@@ -96,11 +97,6 @@ def test_a_target_s_process_imports_no_torch() -> None:
     )
     done = subprocess.run([sys.executable, "-c", said], capture_output=True, text=True, check=True, timeout=120)
     assert done.stdout.splitlines()[-1] == "32 None"
-
-
-def test_a_machine_without_a_driver_has_no_gpu(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(runtimes, "DRIVERS", (tmp_path / "none",))
-    assert runtime_of(TARGET, TargetSettings(device="auto")) == "native"
 
 
 def test_a_head_is_looked_for_beside_its_target_s_entry_wherever_the_target_lies(

@@ -10,9 +10,8 @@ import pytest
 import torch
 
 from covey.contracts.profile import DrafterSettings, TargetSettings
-from covey.contracts.types import SPARSE, Floats, Ints, Open, Rule, Sampling, TargetReply, TargetWork, Trees
+from covey.contracts.types import SPARSE, Floats, Ints, Rule, Sampling, Trees
 from covey.drafters.neural import NeuralDrafter
-from covey.sampling.proposals import propose_rejection, sparse_q
 from covey.sampling.settings import SettingsTable
 from covey.target.divergence import block_divergence
 from covey.target.runner import TargetRunner
@@ -20,6 +19,7 @@ from tests.arrays import ints
 from tests.drafters.drafting import Sender, Text
 from tests.drafters.neural_reference import Reference
 from tests.models.tiny_models import build
+from tests.target.driver import Driver
 
 Reals = npt.NDArray[np.float64]
 VOCAB = 60
@@ -39,44 +39,6 @@ def alike(p: Reals, q: Reals) -> Reals:
 
 def planted(tokens: Ints, q_ids: Ints, q_probs: Floats, offsets: Ints, parents: Ints) -> Trees:
     return Trees(offsets, tokens, parents, np.zeros(len(tokens), np.float32), q_ids, q_probs)
-
-
-@pytest.mark.parametrize("spread", [1.0, 4.0])
-def test_a_sparse_row_gives_a_bound_that_its_missing_mass_limits(spread: float) -> None:
-    rng = np.random.default_rng(1)
-    p_logits, q_logits = (torch.from_numpy(rng.normal(0, spread, (9, VOCAB))).float() for _ in range(2))
-    table = SettingsTable()
-    setting = table.add(Sampling(temperature=0.5, top_k=3, seed=1), 4)
-    offsets, parents = ints(0, 3, 3, 6), ints(-1, 0, 1, -1, 0, 1)
-    places = np.asarray([0, 1, 2, 5, 6, 7])  # of the parents: row 1 has a root alone
-    q_ids, q_probs = sparse_q(q_logits[places])
-    trees = planted(q_ids[:, 0], q_ids, q_probs, offsets, parents)
-    found = block_divergence(p_logits, table, np.full(9, setting), trees)
-    exact = alike(softmax(p_logits.double().numpy()[places]), softmax(q_logits.double().numpy()[places]))
-    means = exact[:3].mean(), exact[3:].mean()
-    missing = 1.0 - q_probs.sum(axis=1)
-    assert found[1] == -1.0
-    for row, part in ((0, slice(0, 3)), (2, slice(3, 6))):
-        mean = means[row // 2]
-        assert mean - missing[part].mean() - 1e-6 <= found[row] <= mean + 1e-6
-    if spread > 2:
-        assert missing.max() < 0.06  # hence the bound says something
-
-
-@pytest.mark.parametrize("temperature", [0.6, 1.0, 1.7])
-def test_what_the_rejection_rule_draws_from_is_whole(temperature: float) -> None:
-    rng = np.random.default_rng(2)
-    p_logits, q_logits = (torch.from_numpy(rng.normal(0, 2, (4, VOCAB))).float() for _ in range(2))
-    table = SettingsTable()
-    setting = table.add(Sampling(temperature=temperature, top_k=9, rule=Rule.REJECTION, seed=1), 4)
-    drawn = propose_rejection(q_logits[:3], table, np.full(3, setting), np.arange(3), np.zeros(3, np.int64))
-    trees = planted(drawn.tokens, drawn.ids, drawn.probs, ints(0, 3), ints(-1, 0, 1))
-    q = np.zeros((3, VOCAB))
-    for row, ids in enumerate(drawn.ids[:, :9]):
-        q[row, ids] = softmax(q_logits.double().numpy()[row, ids])  # at temperature 1, of the tokens kept
-    expected = alike(softmax(p_logits.double().numpy()[:3]), q).mean()
-    found = block_divergence(p_logits, table, np.full(4, setting), trees)
-    assert found.tolist() == pytest.approx([expected], abs=1e-5)
 
 
 def test_siblings_count_once_and_certainty_is_a_row_of_one_token() -> None:
@@ -104,25 +66,24 @@ def test_a_target_says_it_of_every_row_that_was_drafted(folders: tuple[Path, Pat
     target = TargetRunner.load(folders[0], settings, token_budget=256, name="target")
     drafter = NeuralDrafter.load(folders[1], DrafterSettings(dtype="float32", kv_blocks=64), name="draft")
     rng = np.random.default_rng(4)
-    sampling = Sampling(temperature=heat, rule=rule, seed=5)
+    sampling = Sampling(temperature=heat, rule=rule, seed=5, top_k=9)
     prompts = [[int(token) for token in rng.integers(2, 97, size)] for size in (9, 20, 5)]
-    opens = tuple(Open(row, ints(*prompt), len(prompt), sampling) for row, prompt in enumerate(prompts))
-    lengths = ints(*map(len, prompts))
     texts = [Text(row, prompt, sampling) for row, prompt in enumerate(prompts)]
     trees = Sender(drafter).send(texts, [3, 0, 2], q_rows=True).trees
 
-    def step(divergence: bool, trees: Trees, sequence: int) -> TargetReply:
-        tags = np.arange(3, dtype=np.int32)
-        return target.step(TargetWork(tags, lengths, lengths, trees, opens, sequence=sequence, divergence=divergence))
-
-    found = step(True, trees, 1).divergence
+    driver = Driver(target)
+    for row, prompt in enumerate(prompts):
+        driver.open(row, prompt, sampling)
+    found = driver.step(0, 1, 2, trees=trees, divergence=True).divergence
     models = Reference(folders[0]), Reference(folders[1])
     for row, depth in ((0, 3), (2, 2)):
         shares, start = [], trees.offsets[row]
         for at in range(depth):
             text = prompts[row] + trees.tokens[start : start + at].tolist()
             p, q = (softmax(model.logits(text)[0].double().numpy()) for model in models)
-            kept = trees.q_ids[start + at] if trees.q_ids is not None else ints()
+            assert trees.q_ids is not None
+            assert trees.q_probs is not None
+            kept = trees.q_ids[start + at][trees.q_probs[start + at] > 0]
             if rule is Rule.COUPLED:
                 shares.append(np.minimum(p, q)[kept].sum())
             else:
@@ -131,9 +92,8 @@ def test_a_target_says_it_of_every_row_that_was_drafted(folders: tuple[Path, Pat
                 shares.append(alike(p, whole))
         assert found[row] == pytest.approx(np.mean(shares), abs=1e-3)
     assert found[1] == -1.0
-    bare = Trees(trees.offsets, trees.tokens, trees.parents)
-    assert step(True, bare, 2).divergence.tolist() == [-1.0, -1.0, -1.0]
-    assert not len(step(False, trees, 3).divergence)
+    assert driver.step(0, 1, 2, chains=[[5], [], [6]], divergence=True).divergence.tolist() == [-1.0, -1.0, -1.0]
+    assert not len(driver.step(0, 1, 2).divergence)
 
 
 def test_what_the_target_lacks_is_unlike_it() -> None:

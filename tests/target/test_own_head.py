@@ -15,7 +15,7 @@ from covey.bandits.policy import Situation
 from covey.contracts.errors import PortError
 from covey.contracts.ports import Drafter
 from covey.contracts.profile import DrafterSettings, Profile, SpeculationSettings, TargetSettings
-from covey.contracts.types import DraftReply, DraftWork, Ints, Open, Rule, Sampling, TargetReply, TargetWork, Trees
+from covey.contracts.types import DraftReply, DraftWork, Open, Rule, Sampling, TargetReply, TargetWork
 from covey.drafters.neural import NeuralDrafter
 from covey.loop.configuration import EngineHooks
 from covey.planner.build import build
@@ -26,12 +26,13 @@ from covey.requests.rounds import RoundRecord
 from covey.runtimes import budget
 from covey.target.opening import load_target
 from covey.target.runner import TargetRunner
-from covey.wire import codec
+from tests.arrays import ints
 from tests.engines import engine_to, finish
 from tests.fakes import Collector, ManualClock, request
 from tests.models import tiny_heads, tiny_models
 from tests.models.tiny_heads import Formula
 from tests.planner.test_round_planner import Listed
+from tests.target.driver import Driver, Text
 
 HEAD = "draft_head"
 DRAFTER = DrafterSettings(dtype="float32", kv_blocks=64)
@@ -56,10 +57,6 @@ def opened(target: Path, head: Path, **changes: Any) -> TargetRunner:
     return TargetRunner.load(target, settings, token_budget=64, name="target", depth=4, head=str(head), own=DRAFTER)
 
 
-def ints(*values: int) -> Ints:
-    return np.asarray(values, np.int32)
-
-
 def states_of(runner: TargetRunner, tag: int, tokens: list[int]) -> torch.Tensor:
     """The target's own states of all of a text's positions but the last."""
     (sequence,) = (each for each in runner._ledger.states() if each.tag == tag)
@@ -67,34 +64,10 @@ def states_of(runner: TargetRunner, tag: int, tokens: list[int]) -> torch.Tensor
     return torch.from_numpy((made.astype(np.uint32) << 16).view(np.float32))
 
 
-class Text:
-    """One request, round by round, over the wire."""
-
-    def __init__(self, runner: TargetRunner, prompt: list[int], sampling: Sampling, room: int = 40) -> None:
-        self.runner, self.tokens, self.room = runner, list(prompt), len(prompt) + room
-        self._opens: tuple[Open, ...] = (Open(1, ints(*prompt), len(prompt), sampling),)
-        self._sequence, self._cached = 0, 0
-
-    def step(self, draft: int, trees: Trees | None = None) -> TargetReply:
-        self._sequence += 1
-        work = TargetWork(
-            ints(1),
-            ints(len(self.tokens)),
-            ints(len(self.tokens) - self._cached),
-            Trees.empty(1) if trees is None else trees,
-            self._opens,
-            sequence=self._sequence,
-            room=ints(self.room - len(self.tokens)),
-            origin=7,
-            draft=ints(draft),
-        )
-        reply = self.runner.step(codec.decode_target_work(codec.encode(work)))
-        self._opens, self._cached = (), int(reply.num_cached_tokens[0])
-        drafts, emitted = work.trees.tokens.tolist(), reply.tokens.tolist()
-        right = next((at for at, pair in enumerate(zip(drafts, emitted)) if pair[0] != pair[1]), len(drafts))
-        assert reply.accepted.tolist() == [right]
-        self.tokens += emitted
-        return codec.decode_target_reply(codec.encode(reply))
+def after(text: Text, draft: int, chain: list[int] | tuple[int, ...] = ()) -> list[int]:
+    """Return what the head drafts after a pass with this chain."""
+    drafts: list[int] = text.go(draft, chain).draft_tokens.tolist()
+    return drafts
 
 
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
@@ -105,11 +78,12 @@ def test_it_drafts_what_the_heads_own_process_would(temperature: float, target: 
     apart = NeuralDrafter.load(head, DRAFTER, name=HEAD, target=target)
     text, drafts, told = Text(runner, PROMPTS[0], sampling), list[int](), 0
     for round_, depth in enumerate([3, 4, 0, 0, 2, 4, 4, 1]):
-        reply = text.step(depth, Trees.chains([drafts]) if drafts else None)
+        reply = text.go(depth, drafts)
         drafts = reply.draft_tokens.tolist()
+        assert len(drafts) == depth
         if not depth:
-            assert not drafts
             continue
+        assert reply.draft_seconds > 0
         slots = next(iter(runner._ledger.states())).slots
         first, last = max(0, told - 1), len(text.tokens) - 1
         opening = Open(1, ints(*text.tokens), len(PROMPTS[0]), sampling)
@@ -126,18 +100,8 @@ def test_it_drafts_what_the_heads_own_process_would(temperature: float, target: 
             states=runner._maker.states(slots[first:last]),  # type: ignore[union-attr]
         )
         assert drafts == apart.draft(work).trees.tokens.tolist()
-        assert len(drafts) == depth
         told = last + 1
     runner.check()
-
-
-def test_greedy_drafts_are_the_formulas(target: Path, head: Path) -> None:
-    """Behind the states that the target has made: their last bits differ from CPU to CPU."""
-    formula, text = Formula(head, target), Text(opened(target, head), PROMPTS[2], Sampling())
-    for _ in range(4):
-        reply = text.step(3)
-        assert reply.draft_tokens.tolist() == formula.chain(text.tokens, states_of(text.runner, 1, text.tokens), 3)
-        assert reply.draft_seconds > 0
 
 
 def test_the_next_pass_is_made_with_its_drafts_before_it_is_asked_for(target: Path, head: Path) -> None:
@@ -149,33 +113,19 @@ def test_the_next_pass_is_made_with_its_drafts_before_it_is_asked_for(target: Pa
         return forward(work, stop)
 
     runner._model.forward_until = counted  # type: ignore[union-attr, method-assign]
-    text, drafts = Text(runner, PROMPTS[0], Sampling()), list[int]()
+    text, drafts = Text(runner, PROMPTS[0]), list[int]()
     for number in range(6):
-        reply = text.step(3, Trees.chains([drafts]) if drafts else None)
-        drafts = reply.draft_tokens.tolist()
+        drafts = after(text, 3, drafts)
         runner._ahead._running.result()  # type: ignore[union-attr]
         assert passes == [4] * (number + 1), "one for each message: its result was taken"
 
 
-def test_a_message_with_other_drafts_gets_its_own_pass(target: Path, head: Path) -> None:
-    plain, text = Text(opened(target, head), PROMPTS[0], Sampling()), Text(opened(target, head), PROMPTS[0], Sampling())
-    drafts: list[int] = []
-    for cut in (4, 2, 0, 4, 1):
-        plain.step(0)
-        drafts = text.step(4, Trees.chains([drafts[:cut]])).draft_tokens.tolist()
-    for _ in range(4):
-        other = [(token + 1) % 97 for token in drafts]
-        drafts = text.step(4, Trees.chains([other])).draft_tokens.tolist()
-    while len(plain.tokens) < len(text.tokens):
-        plain.step(0)
-    assert plain.tokens[: len(text.tokens)] == text.tokens
-
-
-def test_a_guess_of_right_drafts_is_not_the_answer_to_a_message_with_wrong_ones(target: Path, head: Path) -> None:
-    plain, runner = Text(opened(target, head), PROMPTS[0], Sampling()), opened(target, head)
-    for _ in range(16):
-        plain.step(0)
-    text = Text(runner, PROMPTS[0], Sampling())
+def test_a_message_gets_the_answer_to_its_own_drafts(target: Path, head: Path) -> None:
+    """The guess has the right drafts. The message asks for them, for some of them, for none or for wrong ones."""
+    plain, runner = Text(opened(target, head), PROMPTS[0]), opened(target, head)
+    for _ in range(30):
+        plain.go()
+    text = Text(runner, PROMPTS[0])
 
     def known(_rows: int, _wishes: object) -> dict[str, Any]:
         (sequence,) = runner._ledger.states()
@@ -183,35 +133,32 @@ def test_a_guess_of_right_drafts_is_not_the_answer_to_a_message_with_wrong_ones(
         return {"draft_offsets": ints(0, len(chain)), "draft_tokens": ints(*chain)}
 
     runner._own_head.draft = known  # type: ignore[union-attr, method-assign]
-    drafts = text.step(3).draft_tokens.tolist()
-    for altered in (False, True, False, True):
-        sent = [(token + altered) % 97 for token in drafts]
-        reply = text.step(3, Trees.chains([sent]))
-        assert reply.accepted.tolist() == [0 if altered else 3]
+    drafts = after(text, 3)
+    for altered, cut in ((False, 3), (True, 3), (False, 2), (False, 3), (True, 3), (False, 0), (True, 1), (False, 3)):
+        sent = [(token + altered) % 97 for token in drafts[:cut]]
+        reply = text.go(3, sent)
+        assert reply.accepted.tolist() == [0 if altered else cut]
         assert len(reply.tokens) == 1 + int(reply.accepted[0])
         drafts = reply.draft_tokens.tolist()
+    assert text.tokens == plain.tokens[: len(text.tokens)]
 
 
 def test_it_drafts_no_deeper_than_a_text_may_grow_and_not_behind_its_end(target: Path, head: Path) -> None:
-    text = Text(opened(target, head), PROMPTS[0], Sampling(), room=4)
-    assert [len(text.step(4).draft_tokens) for _ in range(4)] == [2, 1, 0, 0]
-    (end,) = {Text(opened(target, head), PROMPTS[0], Sampling()).step(0).tokens[0]}
-    ending = Text(opened(target, head), PROMPTS[0], Sampling(end_ids=(int(end),)))
-    assert not len(ending.step(4).draft_tokens)
+    text = Text(opened(target, head), PROMPTS[0], room=4)
+    assert [len(after(text, 4)) for _ in range(4)] == [2, 1, 0, 0]
+    (end,) = Text(opened(target, head), PROMPTS[0]).go().tokens.tolist()
+    assert not after(Text(opened(target, head), PROMPTS[0], Sampling(end_ids=(end,))), 4)
 
 
 def test_a_plain_message_that_asks_how_alike_drafts_are_takes_the_guess(target: Path, head: Path) -> None:
     """No draft says so, so no pass of its own is needed."""
     runner = opened(target, head)
-    text = Text(runner, PROMPTS[0], Sampling())
-    text.step(0)
+    text = Text(runner, PROMPTS[0])
+    text.go()
     found = runner._ahead._running  # type: ignore[union-attr]
     assert found is not None
-    made, one = found.result(), ints(1)
-    work = TargetWork(
-        one, ints(len(text.tokens)), one, Trees.empty(1), sequence=9, room=ints(9), origin=7, divergence=True
-    )
-    reply = runner.step(work)
+    made = found.result()
+    reply = text.step(1, divergence=True)
     assert made is not None
     assert reply.tokens.tolist() == made.verified.tokens.tolist()
     assert reply.seconds >= made.seconds
@@ -252,66 +199,41 @@ def test_a_target_with_its_own_head_takes_the_memory_of_both(target: Path, head:
 def test_every_row_gets_its_own_chain(target: Path, head: Path) -> None:
     """Also where some want none, and beside a row that has only a part of its prompt read."""
     formula, runner = Formula(head, target), opened(target, head)
-    texts = {tag: list(prompt) for tag, prompt in enumerate((*PROMPTS[:3], RNG.integers(2, 97, 30).tolist()), 1)}
-    opens = tuple(Open(tag, ints(*text), len(text), Sampling()) for tag, text in texts.items())
-    lengths = [len(text) for text in texts.values()]
-    work = TargetWork(
-        ints(*texts),
-        ints(*lengths),
-        ints(*lengths[:3], 5),
-        Trees.empty(4),
-        opens,
-        sequence=1,
-        room=ints(9, 9, 9, 9),
-        origin=7,
-        draft=ints(3, 0, 2, 4),
-    )
-    reply = runner.step(work)
+    texts, driver = (*PROMPTS[:3], RNG.integers(2, 97, 30).tolist()), Driver(runner)
+    for tag, text in enumerate(texts):
+        driver.open(tag, text)
+    reply = driver.step(0, 1, 2, 3, chunk=(64, 64, 64, 5), draft=ints(3, 0, 2, 4))
     bounds = reply.draft_offsets.tolist()
     assert np.diff(bounds).tolist() == [3, 0, 2, 0]
     for row, depth in ((0, 3), (2, 2)):
-        text = [*texts[row + 1], int(reply.tokens[reply.offsets[row]])]
-        states = states_of(runner, row + 1, text)
+        text = driver.texts[row]
+        states = states_of(runner, row, text)
         assert reply.draft_tokens[bounds[row] : bounds[row + 1]].tolist() == formula.chain(text, states, depth)
 
 
 def test_drafts_that_wait_take_no_block_from_other_rows(target: Path, head: Path) -> None:
     """The guess reserves room for the drafts of a text at the end of its block; a new request needs that block."""
     runner = opened(target, head, kv_blocks=2)
-    text = Text(runner, RNG.integers(2, 97, 28).tolist(), Sampling())
-    assert len(text.step(4).draft_tokens) == 4
-    prompt = ints(*PROMPTS[2])
-    work = TargetWork(
-        ints(1, 2),
-        ints(len(text.tokens), len(prompt)),
-        ints(1, len(prompt)),
-        Trees.empty(2),
-        (Open(2, prompt, len(prompt), Sampling()),),
-        sequence=9,
-        room=ints(9, 9),
-        origin=7,
-    )
-    assert not runner.step(work).status.any()
+    driver = Driver(runner)
+    driver.open(1, RNG.integers(2, 97, 28).tolist())
+    assert len(driver.step(1, draft=ints(4)).draft_tokens) == 4
+    driver.open(2, PROMPTS[2])
+    assert not driver.step(1, 2).status.any()
     runner.check()
 
 
 def test_a_text_that_ends_is_forgotten(target: Path, head: Path) -> None:
     runner = opened(target, head)
-    own, nobody = runner._own_head, ints()
+    own, driver = runner._own_head, Driver(runner)
     assert own is not None
-    for _ in range(3):
-        text = Text(runner, PROMPTS[0], Sampling())
-        text.step(2)
+    for tag in range(3):
+        driver.open(tag, PROMPTS[0])
+        driver.step(tag, draft=ints(2))
         assert len(own._drafter._ledger) == 1, "what had ended was freed with this call"
-        runner.step(TargetWork(nobody, nobody, nobody, Trees.empty(0), frees=(1,), sequence=0, origin=7))
+        driver.free(tag)
+        driver.step()
         assert not own._known
     own._drafter.check()
-
-
-def test_other_rules_get_none(target: Path, head: Path) -> None:
-    text = Text(opened(target, head), PROMPTS[0], KINDS[2])
-    reply = text.step(4)
-    assert reply.draft_offsets.tolist() == [0, 0]
 
 
 class Counted:

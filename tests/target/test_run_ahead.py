@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,16 +10,18 @@ import numpy as np
 import pytest
 
 from covey.contracts.profile import TargetSettings
-from covey.contracts.types import NO_FLOATS, Ints, Open, RowStatus, Rule, Sampling, TargetReply, TargetWork, Trees
+from covey.contracts.types import NO_FLOATS, Open, RowStatus, Rule, Sampling, TargetReply, TargetWork, Trees
 from covey.kv.sequences import Sequence
 from covey.models.lanes import Stop
 from covey.runtimes.compute import Compute
 from covey.target.ahead import Ahead
 from covey.target.runner import TargetRunner
 from covey.target.verification import Verified
+from tests.arrays import ints
 from tests.models import tiny_models
+from tests.target.driver import Driver, Text
 
-VOCABULARY = 97
+VOCABULARY, PROMPT = 97, [5, 9, 33]
 
 
 @pytest.fixture(scope="module")
@@ -69,22 +69,22 @@ class Requests:
         self.sequence += 1
         frees, self.frees = tuple(self.frees), []
         return TargetWork(
-            ints(tags),
-            ints([len(self.texts[tag]) for tag in tags]),
-            ints(chunk),
+            ints(*tags),
+            ints(*(len(self.texts[tag]) for tag in tags)),
+            ints(*chunk),
             Trees(offsets, drafts, parents, NO_FLOATS),
             tuple(opens),
             frees,
             self.sequence,
             epoch,
-            ints([60 - len(self.texts[tag]) for tag in tags]),
+            ints(*(60 - len(self.texts[tag]) for tag in tags)),
         )
 
     def open(self, tag: int) -> Open:
         temperature = float(tag % 3 > 0)
         rule = Rule.REJECTION if tag % 3 == 2 else Rule.COUPLED
         sampling = Sampling(temperature, seed=tag, end_ids=(1,), rule=rule, presence_penalty=0.5 * (tag % 2))
-        return Open(tag, ints(self.texts[tag]), len(self.texts[tag]), sampling)
+        return Open(tag, ints(*self.texts[tag]), len(self.texts[tag]), sampling)
 
     def see(self, work: TargetWork, reply: TargetReply) -> None:
         for row, tag in enumerate(work.tags.tolist()):
@@ -95,10 +95,6 @@ class Requests:
             if len(self.texts[tag]) >= 60 or 1 in new or self.random.random() < 0.02:
                 del self.texts[tag]
                 self.frees.append(tag)
-
-
-def ints(values: list[int]) -> Ints:
-    return np.asarray(values, np.int32)
 
 
 def same(one: TargetReply, other: TargetReply) -> None:
@@ -117,7 +113,7 @@ def test_the_same_answers_whatever_is_asked_next(folder: Path, seed: int, native
         reply = ahead.step(work)
         same(reply, plain.step(work))
         requests.see(work, reply)
-    ahead.step(TargetWork(ints([]), ints([]), ints([]), Trees.empty(0), frees=tuple(requests.texts), sequence=1 << 20))
+    ahead.step(TargetWork(ints(), ints(), ints(), Trees.empty(0), frees=tuple(requests.texts), sequence=1 << 20))
     ahead.check()
 
 
@@ -133,107 +129,76 @@ def counting(runner: TargetRunner) -> list[object]:
     return passes
 
 
-def decode(runner: TargetRunner, prompt: list[int], count: int) -> tuple[list[int], list[int]]:
-    """Greedy tokens one by one, and how many passes over the model had begun when each was answered."""
-    passes, begun = counting(runner), list[int]()
-
-    def answered() -> None:
-        runner._ahead and runner._ahead._running and runner._ahead._running.result()
-        begun.append(len(passes))
-
-    return decode_with(runner, prompt, [[]] * count, Sampling(), room=count, answered=answered)[0], begun
-
-
 def test_each_answer_but_the_last_is_followed_by_the_next_pass(folder: Path) -> None:
-    prompt, count = [5, 9, 33], 8
-    expected, one_by_one = decode(load(folder, False), prompt, count)
-    found, begun = decode(load(folder, True), prompt, count)
-    assert found == expected
-    assert one_by_one == [1, 2, 3, 4, 5, 6, 7, 8]
-    assert begun == [2, 3, 4, 5, 6, 7, 8, 8], "a pass ahead of each answer, and none past the end"
+    begun = []
+    for ahead in (False, True):
+        runner = load(folder, ahead)
+        text, passes = Text(runner, PROMPT, room=8), counting(runner)
+        for _ in range(8):
+            text.go()
+            if runner._ahead is not None and runner._ahead._running is not None:
+                runner._ahead._running.result()
+            begun.append(len(passes))
+    assert begun[:8] == [1, 2, 3, 4, 5, 6, 7, 8]
+    assert begun[8:] == [2, 3, 4, 5, 6, 7, 8, 8], "a pass ahead of each answer, and none past the end"
 
 
-def decode_with(
-    runner: TargetRunner,
-    prompt: list[int],
-    drafts: list[list[int]],
-    sampling: Sampling,
-    *,
-    room: int = 99,
-    answered: Callable[[], None] = lambda: None,
-) -> tuple[list[int], list[bool]]:
-    """Tokens of passes with these drafts, as chains, at most `room`, and whether each was followed by a guess."""
-    tokens, guessed = list(prompt), []
-    opens: tuple[Open, ...] = (Open(1, ints(prompt), len(prompt), sampling),)
-    for step, draft in enumerate(drafts):
-        trees = Trees(ints([0, len(draft)]), ints(draft), ints([*range(-1, len(draft) - 1)]))
-        chunk, left = ints([len(prompt) if opens else 1]), ints([room - len(tokens) + len(prompt)])
-        work = TargetWork(ints([1]), ints([len(tokens)]), chunk, trees, opens, sequence=step + 1, room=left)
-        tokens += runner.step(work).tokens.tolist()
-        opens = ()
-        answered()
+def decoded(runner: TargetRunner, drafts: list[list[int]], sampling: Sampling) -> tuple[list[int], list[bool]]:
+    """Return the tokens of passes with these drafts, as chains, and whether each was followed by a guess."""
+    text, guessed = Text(runner, PROMPT, sampling), []
+    for chain in drafts:
+        text.step(1, chains=[chain])
         guessed.append(runner._ahead is not None and runner._ahead._running is not None)
-    return tokens[len(prompt) :], guessed
+    return text.tokens[len(PROMPT) :], guessed
 
 
 def test_a_row_with_drafts_is_computed_after_a_guess(folder: Path) -> None:
-    prompt = [5, 9, 33]
-    right, _ = decode(load(folder, False), prompt, 6)
-    for divergence in (False, True):
-        one, other = load(folder, True), load(folder, False)
-        for runner in (one, other):
-            decode_with(runner, prompt, [[], []], Sampling())
-        trees = Trees(ints([0, 3]), ints([4, right[2], right[3]]), ints([-1, -1, 1]))
-        base = [ints([1]), ints([5]), ints([1])]
-        work = TargetWork(*base, trees, sequence=3, room=ints([9]), divergence=divergence)
-        reply = one.step(work)
-        same(reply, other.step(work))
-        assert reply.tokens.tolist() == right[2:5]
-        q = {"q_ids": ints([[4]]), "q_probs": np.ones((1, 1), np.float32)}
-        trees = Trees(ints([0, 1]), ints([4]), ints([-1]), np.zeros(1, np.float32), **q)  # type: ignore[arg-type]
-        wrong = replace(work, trees=trees, base=ints([8]), sequence=4)
-        found, expected = one.step(wrong), other.step(wrong)
+    """With a tree, and with drafts whose likeness to the target is asked for."""
+    right, _ = decoded(load(folder, False), [[]] * 6, Sampling())
+    one, other = (Text(load(folder, ahead), PROMPT) for ahead in (True, False))
+    tree = Trees(ints(0, 3), ints(4, right[2], right[3]), ints(-1, -1, 1))
+    q = {"q_ids": ints(4).reshape(1, 1), "q_probs": np.ones((1, 1), np.float32)}
+    wrong = Trees(ints(0, 1), ints(4), ints(-1), np.zeros(1, np.float32), **q)  # type: ignore[arg-type]
+    for trees, divergence in ((None, False), (None, False), (tree, False), (wrong, True), (None, True)):
+        found, expected = (each.step(1, trees=trees, divergence=divergence) for each in (one, other))
         same(found, expected)
         assert found.divergence.tolist() == expected.divergence.tolist()
-        assert (found.divergence >= 0.0).all()
+        assert trees is not wrong or found.divergence[0] >= 0.0
+    assert one.tokens[len(PROMPT) :][:5] == right[:5]
 
 
 @pytest.mark.parametrize("rule", list(Rule))
 def test_drafts_are_verified_alike_after_a_guess(folder: Path, rule: Rule) -> None:
     """Drafts that are right for none, some or all of their tokens."""
     sampling, random = Sampling(1.0, seed=3, rule=rule), np.random.default_rng(5)
-    right, _ = decode_with(load(folder, False), [5, 9, 33], [[]] * 60, sampling)
+    right, _ = decoded(load(folder, False), [[]] * 60, sampling)
     drafts: list[list[int]] = [[]]
     for _ in range(30):
         place = int(random.integers(1, 40))
         drafts.append([token if random.random() < 0.7 else 4 for token in right[place : place + 3]])
     for _ in range(3):  # the text so far says what is right
-        found, _ = decode_with(load(folder, True), [5, 9, 33], drafts, sampling)
-        assert (found, [False] * len(drafts)) == decode_with(load(folder, False), [5, 9, 33], drafts, sampling)
+        found, _ = decoded(load(folder, True), drafts, sampling)
+        assert (found, [False] * len(drafts)) == decoded(load(folder, False), drafts, sampling)
         drafts = [[], *(found[at : at + 3] if random.random() < 0.7 else [4] for at in range(1, len(found) - 3))][:20]
 
 
 def test_a_request_that_takes_another_s_place_is_computed(folder: Path) -> None:
     """Each request is freed with its next token guessed, as one of just that many tokens is opened."""
-    ahead, plain = load(folder, True), load(folder, False)
+    ahead, plain = Driver(load(folder, True)), Driver(load(folder, False))
     random = np.random.default_rng(0)
     for tag in range(1, 16):
-        prompt = ints(random.integers(2, VOCABULARY, 4 + tag).tolist())
-        opens = (Open(tag, prompt, len(prompt), Sampling()),)
-        work = TargetWork(
-            *(ints([tag]), ints([len(prompt)]), ints([len(prompt)]), Trees.empty(1)),
-            opens=opens,
-            frees=(tag - 1,),
-            sequence=tag,
-            room=ints([9]),
-        )
-        same(ahead.step(work), plain.step(work))
+        prompt = random.integers(2, VOCABULARY, 4 + tag).tolist()
+        for driver in (ahead, plain):
+            if tag > 1:
+                driver.free(tag - 1)
+            driver.open(tag, prompt, room=9)
+        same(ahead.step(tag), plain.step(tag))
 
 
 def test_no_pass_is_made_ahead_among_rounds_with_drafts(folder: Path) -> None:
     """Such a pass would be in the way of the drafters and of the next pass."""
     drafts: list[list[int]] = [[], [], [4], [4], [4], *([] for _ in range(12))]
-    _, guessed = decode_with(load(folder, True), [5, 9, 33], drafts, Sampling())
+    _, guessed = decoded(load(folder, True), drafts, Sampling())
     assert guessed[0]
     assert not any(guessed[3:6])
     assert all(guessed[-3:])

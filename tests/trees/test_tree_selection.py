@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -70,8 +71,7 @@ def test_a_selection_hangs_together_and_keeps_to_its_budget(seed: int) -> None:
 
 
 def test_rows_are_served_by_descending_demand_until_the_budget_is_spent() -> None:
-    parents = np.array([-1, 0, 1, -1, 0, 1], np.int32)
-    trees = Trees(np.array([0, 3, 6], np.int32), np.arange(6, dtype=np.int32), parents)
+    trees = Trees.chains([[0, 1, 2], [3, 4, 5]])
     _, order = ranked(trees, np.array([0.5, 0.6, 0.5, 0.9, 0.9, 0.9]))
     for needs, budget, most, counts in (
         ([1.6, 1.3], 4, 8, [2, 1]),  # the example of the module
@@ -102,12 +102,7 @@ def test_a_paths_probability_is_the_product_and_falls_at_every_node() -> None:
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf, 1e30, 5.0])
 def test_whatever_a_drafter_says_of_its_nodes_is_taken_for_a_probability(bad: float) -> None:
-    trees = Trees(
-        np.array([0, 3], np.int32),
-        np.arange(3, dtype=np.int32),
-        np.arange(-1, 2, dtype=np.int32),
-        np.array([-0.5, bad, -1.0], np.float32),
-    )
+    trees = replace(Trees.chains([[0, 1, 2]]), scores=np.array([-0.5, bad, -1.0], np.float32))
     nodes = Nodes.of(trees)
     own = nodes.own(trees.scores)
     assert ((own >= LEAST) & (own <= MOST)).all()

@@ -144,6 +144,7 @@ def test_a_pass_is_made_once_per_number_and_caller(folder: Path, make: Callable[
     assert target.step(decode) is following
     other = replace(decode, origin=12)
     assert target.step(other).status.tolist() == [RowStatus.STALE], "the same number of another caller"
+    assert held(target) == 0, "it has one caller at a time"
 
 
 def by(caller: str, drafter: Drafter) -> Sender:
@@ -173,30 +174,6 @@ def test_two_callers_share_a_drafter_and_each_finds_its_own(folder: Path, make: 
     assert all(shared.draft(last[name]) is replies[name] for name in "ab"), "each has its own stored answer"
     senders["a"].send([], 0, frees=[1, 2])
     assert shared._ledger.tags() == {(senders["b"].origin, tag) for tag in (1, 2)}  # type: ignore[attr-defined]
-
-
-@pytest.mark.parametrize("make", DRAFTERS)
-def test_a_caller_that_starts_anew_closes_its_own_tags_alone(folder: Path, make: Callable[[Path], Drafter]) -> None:
-    drafter = make(folder)
-    dead, other = by("a", drafter), by("b", drafter)
-    dead.send([Text(1, [5, 6, 7]), Text(2, [5, 6])], 2)
-    stays = Text(1, [9, 8, 9, 8])
-    other.send([stays], 2)
-    again = by("a", drafter)
-    again.send([Text(3, [5, 6, 7])], 2)
-    assert drafter._ledger.tags() == {(other.origin, 1), (again.origin, 3)}  # type: ignore[attr-defined]
-    assert other.send([stays], 2).status.tolist() == [RowStatus.OK]
-
-
-@pytest.mark.parametrize("make", TARGETS)
-def test_a_target_has_one_caller_at_a_time(folder: Path, make: Callable[[Path], Target]) -> None:
-    target = make(folder)
-    one, two = (replace(opening(tag, 4), origin=new_origin(name)) for tag, name in ((1, "a"), (2, "b")))
-    for work in (one, two):
-        assert target.step(work).status.tolist() == [RowStatus.OK]
-    decode = replace(one, base=one.base + 1, chunk=np.ones(1, np.int32), opens=(), sequence=2)
-    assert target.step(decode).status.tolist() == [RowStatus.STALE]
-    assert held(target) == 0
 
 
 @dataclass
@@ -237,9 +214,15 @@ class Books:
 
 
 def test_a_caller_that_is_gone_is_forgotten_when_others_call() -> None:
-    books, gone, stays = Books(), new_origin("gone"), new_origin("stays")
+    books, (gone, stays, other) = Books(), map(new_origin, ("gone", "stays", "other"))
     books.send(gone, opens=[1])
     books.send(stays, opens=[2])
+    books.send(other, opens=[1])
+    again = new_origin("other")
+    books.send(again, opens=[3])
+    assert books.ledger.tags() == {(gone, 1), (stays, 2), (again, 3)}, "it closed its own tags alone"
+    books.send(again, frees=(3,))
+    books.closed.clear()
     books.time = 9.0
     books.send(stays, rows=[2])
     assert books.ledger.tags() == {(gone, 1), (stays, 2)}
