@@ -27,12 +27,12 @@ def engine_to(
     hooks: EngineHooks | None = None,
     deadline: float = 60.0,
     caller: str = "",
-    ahead: str = "",
+    own_head: str = "",
     **limits: int,
 ) -> Engine:
     """Return an engine that publishes to `sink`. Its clock is real, and its drafters may take a minute, unless the
     caller says otherwise; `limits` are the scheduler's."""
-    config = EngineConfig(drafters or {}, draft_deadline=deadline, caller=caller, ahead=ahead)
+    config = EngineConfig(drafters or {}, draft_deadline=deadline, caller=caller, own_head=own_head)
     scheduler = Scheduler(**LIMITS | limits)
     return Engine(target, scheduler, planner or StaticPlanner(), sink, clock or RealClock(), config, hooks)
 

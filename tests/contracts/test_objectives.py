@@ -104,7 +104,7 @@ def test_the_baseline_is_the_table_s_plain_round_of_one_row_or_is_learnt() -> No
 
 def _round(rows: int, depth: int = 0, drafting: int = 0) -> RoundRecord:
     """A round of so many decoding rows that took 0.4 s, with drafts for the next one at its end."""
-    plan = SimpleNamespace(depth=np.full(rows, depth, np.int32), ahead=np.full(rows, drafting, np.int32))
+    plan = SimpleNamespace(depth=np.full(rows, depth, np.int32), next_depth=np.full(rows, drafting, np.int32))
     times = dict.fromkeys(("plan_seconds", "draft_seconds", "verify_seconds", "commit_seconds"), 0.1)
     found = SimpleNamespace(rows=rows, decoding=rows, emitted=rows, waiting=0, plan=plan, **times)
     return cast("RoundRecord", found)

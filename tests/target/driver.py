@@ -79,7 +79,7 @@ class Text(Driver):
 
     def go(self, draft: int = 0, chain: Sequence[int] = ()) -> TargetReply:
         """Make a pass with these drafts, after which the target's own head drafts `draft` tokens."""
-        reply = self.step(1, chains=[chain], draft=ints(draft))
+        reply = self.step(1, chains=[chain], next_depth=ints(draft))
         emitted = reply.tokens.tolist()
         right = next((at for at, pair in enumerate(zip(chain, emitted)) if pair[0] != pair[1]), len(chain))
         assert reply.accepted.tolist() == [right]

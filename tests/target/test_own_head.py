@@ -21,7 +21,7 @@ from covey.loop.configuration import EngineHooks
 from covey.planner.build import build
 from covey.planner.round_planner import RoundPlanner
 from covey.planner.switching import SwitchCosts
-from covey.requests.roster import FIRST_AHEAD
+from covey.requests.roster import FIRST_OWN
 from covey.requests.rounds import RoundRecord
 from covey.runtimes import budget
 from covey.target.opening import load_target
@@ -202,7 +202,7 @@ def test_every_row_gets_its_own_chain(target: Path, head: Path) -> None:
     texts, driver = (*PROMPTS[:3], RNG.integers(2, 97, 30).tolist()), Driver(runner)
     for tag, text in enumerate(texts):
         driver.open(tag, text)
-    reply = driver.step(0, 1, 2, 3, chunk=(64, 64, 64, 5), draft=ints(3, 0, 2, 4))
+    reply = driver.step(0, 1, 2, 3, chunk=(64, 64, 64, 5), next_depth=ints(3, 0, 2, 4))
     bounds = reply.draft_offsets.tolist()
     assert np.diff(bounds).tolist() == [3, 0, 2, 0]
     for row, depth in ((0, 3), (2, 2)):
@@ -216,7 +216,7 @@ def test_drafts_that_wait_take_no_block_from_other_rows(target: Path, head: Path
     runner = opened(target, head, kv_blocks=2)
     driver = Driver(runner)
     driver.open(1, RNG.integers(2, 97, 28).tolist())
-    assert len(driver.step(1, draft=ints(4)).draft_tokens) == 4
+    assert len(driver.step(1, next_depth=ints(4)).draft_tokens) == 4
     driver.open(2, PROMPTS[2])
     assert not driver.step(1, 2).status.any()
     runner.check()
@@ -228,7 +228,7 @@ def test_a_text_that_ends_is_forgotten(target: Path, head: Path) -> None:
     assert own is not None
     for tag in range(3):
         driver.open(tag, PROMPTS[0])
-        driver.step(tag, draft=ints(2))
+        driver.step(tag, next_depth=ints(2))
         assert len(own._drafter._ledger) == 1, "what had ended was freed with this call"
         driver.free(tag)
         driver.step()
@@ -256,7 +256,7 @@ def answers(
     sink, limits = Collector(), {"max_running": 3, "token_budget": 32, "growth_tokens": 16, "block_size": 32}
     drafters = {} if drafter is None else {HEAD: drafter}
     planner = build(SpeculationSettings(policy=policy, drafters=tuple(drafters)), tuple(drafters))
-    engine = engine_to(sink, runner, planner, drafters, ahead=HEAD if drafters else "", **limits)
+    engine = engine_to(sink, runner, planner, drafters, own_head=HEAD if drafters else "", **limits)
     if drafter is not None:
         engine.roster.came(HEAD, drafter.info())
     key = 0
@@ -301,7 +301,7 @@ class Dying:
 
     def step(self, work: TargetWork) -> TargetReply:
         self.passes += 1
-        self.drafted.append(bool(work.draft.any()))
+        self.drafted.append(bool(work.next_depth.any()))
         if self.passes == self._dies:
             raise PortError("it died")
         return self._runner.step(work)
@@ -313,14 +313,14 @@ def test_after_a_death_the_heads_own_process_drafts_for_a_minute(target: Path, h
     clock, sink = ManualClock(), Collector()
     planner = build(SpeculationSettings(policy="fixed:3", drafters=(HEAD,)), (HEAD,))
     hooks = EngineHooks(recover=lambda _error: None)
-    engine = engine_to(sink, dying, planner, {HEAD: apart}, ahead=HEAD, clock=clock, hooks=hooks, block_size=32)
+    engine = engine_to(sink, dying, planner, {HEAD: apart}, own_head=HEAD, clock=clock, hooks=hooks, block_size=32)
     engine.roster.came(HEAD, apart.info())
     finish(engine, [request(1, PROMPTS[0], 60)])
     assert any(dying.drafted[:12])
     assert not any(dying.drafted[12:])
     assert apart.asked > 10
     asked = apart.asked
-    clock.sleep(FIRST_AHEAD + 1)
+    clock.sleep(FIRST_OWN + 1)
     finish(engine, [request(2, PROMPTS[0], 30)])
     assert apart.asked == asked
     assert dying.drafted[-3]
@@ -353,7 +353,7 @@ def test_it_drafts_while_the_heads_own_process_is_gone(target: Path, head: Path)
     apart, runner = NeuralDrafter.load(head, DRAFTER, name=HEAD, target=target), opened(target, head)
     planner = build(SpeculationSettings(policy="fixed:3", drafters=(HEAD,)), (HEAD,))
     sink = Collector()
-    engine = engine_to(sink, runner, planner, {HEAD: apart}, ahead=HEAD, block_size=32)
+    engine = engine_to(sink, runner, planner, {HEAD: apart}, own_head=HEAD, block_size=32)
     engine.roster.came(HEAD, apart.info())
     engine.roster.gone(HEAD)
     rejecting = replace(KINDS[2], seed=1)
@@ -391,12 +391,12 @@ def test_each_lesson_is_of_the_choice_that_its_drafts_were_made_by(
     planner = RoundPlanner(policy, max_depth=4)
     records: list[RoundRecord] = []
     hooks = EngineHooks(observe=records.append)
-    engine = engine_to(sink, runner, planner, {HEAD: apart}, ahead=HEAD, hooks=hooks, block_size=32)
+    engine = engine_to(sink, runner, planner, {HEAD: apart}, own_head=HEAD, hooks=hooks, block_size=32)
     engine.roster.came(HEAD, apart.info())
     finish(engine, [request(1, PROMPTS[2], 60)])
     passes: dict[int, list[float]] = {}
     for record in records[:40]:  # the last ones have no room
-        depth = int(record.plan.ahead.max(initial=0))
+        depth = int(record.plan.next_depth.max(initial=0))
         assert record.draft_seconds >= 0.005 * depth
         passes.setdefault(depth, []).append(record.pass_seconds)
     assert np.median(passes[4]) < np.median(passes[0]) + 0.01, "what the head took is no part of the pass"
@@ -422,7 +422,7 @@ def test_what_it_reads_after_a_pause_refines_c_switch(target: Path, head: Path) 
     policy, costs, records = InTurn([3, 3, *[0] * 20]), SwitchCosts(), list[RoundRecord]()
     planner = RoundPlanner(policy, max_depth=4, switch_costs=costs)
     hooks = EngineHooks(observe=records.append)
-    engine = engine_to(Collector(), runner, planner, {HEAD: apart}, ahead=HEAD, hooks=hooks, block_size=32)
+    engine = engine_to(Collector(), runner, planner, {HEAD: apart}, own_head=HEAD, hooks=hooks, block_size=32)
     engine.roster.came(HEAD, apart.info())
     finish(engine, [request(1, PROMPTS[2], 60)])
     resumed = [
@@ -430,7 +430,7 @@ def test_what_it_reads_after_a_pause_refines_c_switch(target: Path, head: Path) 
         for record in records
         if record.plan.choice is not None
         and not record.plan.choice.situation.previous
-        and record.plan.ahead.any()
+        and record.plan.next_depth.any()
         and not record.plan.depth.any()
     ]
     assert len(resumed) > 2

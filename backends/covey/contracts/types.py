@@ -221,7 +221,7 @@ class TargetWork:
     origin: int = 0  # the sender and its incarnation (`covey.wire.ledger`)
     divergence: bool = False  # report how alike target and drafter are, from the trees' q rows
     states_from: Ints = field(default_factory=lambda: NO_INTS)  # per row: the first position to ship; -1: none
-    draft: Ints = field(default_factory=lambda: NO_INTS)  # per row: tokens that the target's own head drafts after it
+    next_depth: Ints = field(default_factory=lambda: NO_INTS)  # per row: what the target's own head drafts after it
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -394,7 +394,7 @@ class TargetInfo:
     state_width: int = 0  # numbers in a state that it ships to heads; 0: ships none
     weight_type: str = ""  # type of the weights in memory; `dtype` is the type of the arithmetic
     processor: str = ""  # that its code was compiled for
-    drafts_ahead: bool = False  # its own process computes its head as well, and drafts ahead (`TargetWork.draft`)
+    drafts_ahead: bool = False  # its own process computes its head as well, and drafts ahead (`TargetWork.next_depth`)
 
     @property
     def pool_tokens(self) -> int:

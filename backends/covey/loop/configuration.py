@@ -29,7 +29,7 @@ class EngineConfig:
     # requests of an earlier engine of that name. Engines of different names share a drafter.
     caller: str = ""
     info: TargetInfo | None = None  # the target's facts; None: the engine asks the target
-    ahead: str = ""  # the head that the target itself drafts with, ahead of each round
+    own_head: str = ""  # the head that the target itself drafts with, before each round
 
 
 @dataclass(frozen=True)

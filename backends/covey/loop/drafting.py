@@ -54,8 +54,8 @@ class Drafting:
         answered = np.zeros(len(batch.rows), np.bool_)
         asked = self._rows_by_drafter(batch, plan)
         offered = [row for row, name in enumerate(plan.drafter) if name == LOOKUP]
-        ahead = self._ahead(batch, plan)
-        if not asked and not offered and not ahead:
+        own = self._drafted_by_own_head(batch, plan)
+        if not asked and not offered and not own:
             return Drafted(Trees.empty(len(batch.rows)), answered)
         started = self._clock.now()
         calls = {name: self._channels[name].draft(batch, rows, plan, self._deadline) for name, rows in asked.items()}
@@ -65,11 +65,11 @@ class Drafting:
         if calls:
             wait((call.future for call in calls.values()), SENDING)
             meanwhile()
-        if ahead:
-            answered[ahead] = True
-            seconds[self._roster.ahead] = 0.0  # the target spent them
-            chains = [batch.rows[row].drafted_ahead[: plan.depth[row]] for row in ahead]
-            proposals.append((ahead, Trees.chains(chains)))
+        if own:
+            answered[own] = True
+            seconds[self._roster.own_head] = 0.0  # the target spent them
+            chains = [batch.rows[row].next_drafts[: plan.depth[row]] for row in own]
+            proposals.append((own, Trees.chains(chains)))
         if offered and self._lookups is not None:
             self._lookups.taken()
             answered[offered] = True
@@ -102,7 +102,7 @@ class Drafting:
             self._without_head = 0 if any(drafted) else self._without_head + 1
         found = np.full(len(batch.rows), -1, np.int32)
         for row, active in enumerate(batch.rows):
-            if self._comes_ahead(head.name, active):
+            if self._comes_with_pass(head.name, active):
                 continue  # the target reads them itself
             first = head.first_state(active)
             if row >= batch.decoding:
@@ -125,15 +125,15 @@ class Drafting:
 
     def take_drafts(self, batch: Batch, work: TargetWork, reply: TargetReply) -> None:
         """Keep the drafts of the target's own head for the next round."""
-        if len(work.draft) and len(reply.draft_offsets):
+        if len(work.next_depth) and len(reply.draft_offsets):
             ends, bounds = (reply.offsets[1:] - reply.offsets[:-1]).tolist(), reply.draft_offsets.tolist()
             for active, emitted, start, end in zip(batch.rows, ends, bounds, bounds[1:]):
                 tokens = reply.draft_tokens[start:end].tolist()
                 if tokens:
-                    active.ahead = Offer(active.num_tokens + emitted, tokens, [])
-        elif work.draft.any() and len(reply.tokens):
-            log.warning("the target's own head has failed: %s drafts in its own process", self._roster.ahead)
-            self._roster.ahead_failed()
+                    active.own_drafts = Offer(active.num_tokens + emitted, tokens, [])
+        elif work.next_depth.any() and len(reply.tokens):
+            log.warning("the target's own head has failed: %s drafts in its own process", self._roster.own_head)
+            self._roster.own_head_failed()
 
     @property
     def _head(self) -> Channel | None:
@@ -160,22 +160,22 @@ class Drafting:
         for channel in self._channels.values():
             channel.close()
 
-    def _comes_ahead(self, name: str, active: ActiveRequest) -> bool:
+    def _comes_with_pass(self, name: str, active: ActiveRequest) -> bool:
         """Return whether this drafter's drafts of the request come with the target's replies."""
         return self._roster.comes_with_pass(name, coupled=active.coupled)
 
-    def _ahead(self, batch: Batch, plan: Plan) -> list[int]:
+    def _drafted_by_own_head(self, batch: Batch, plan: Plan) -> list[int]:
         """Return the rows whose drafts came with the last reply."""
         rows = np.flatnonzero(plan.depth).tolist()
-        mine = [row for row in rows if self._comes_ahead(plan.drafter[row], batch.rows[row])]
-        return [row for row in mine if batch.rows[row].drafted_ahead]
+        mine = [row for row in rows if self._comes_with_pass(plan.drafter[row], batch.rows[row])]
+        return [row for row in mine if batch.rows[row].next_drafts]
 
     def _rows_by_drafter(self, batch: Batch, plan: Plan) -> dict[str, list[int]]:
         """Return the rows to draft for, by drafter. Leaves out drafters that cannot be asked."""
         asked: dict[str, list[int]] = {}
         for row in np.flatnonzero(plan.depth).tolist():
             name = plan.drafter[row]
-            if name != LOOKUP and not self._comes_ahead(name, batch.rows[row]):
+            if name != LOOKUP and not self._comes_with_pass(name, batch.rows[row]):
                 asked.setdefault(name, []).append(row)
         serving = {name: rows for name, rows in asked.items() if self._roster.serves(name)}
         head = self._head

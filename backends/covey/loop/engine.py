@@ -75,7 +75,7 @@ class Engine:
         origin = new_origin(config.caller)
         self._target = TargetLink(target, origin, config.info or target.info())
         self._recovery = Recovery(scheduler, hooks.recover, self._fail)
-        self.roster = Roster(config.drafters, clock, config.ahead)
+        self.roster = Roster(config.drafters, clock, config.own_head)
         sequence = count(1)
         failed = None if hooks.drafter_failed is None else guard.around("drafter failures", hooks.drafter_failed)
         channels = {
@@ -158,11 +158,11 @@ class Engine:
         states_from = self._drafting.states_from(batch, plan)
         try:
             work, reply = self._target.step(
-                batch, trees, divergence=plan.divergence, states_from=states_from, draft=plan.ahead
+                batch, trees, divergence=plan.divergence, states_from=states_from, next_depth=plan.next_depth
             )
         except PortError as error:
             self.scheduler.unsent(batch)
-            self.roster.ahead_failed()
+            self.roster.own_head_failed()
             self._recovery.failed(batch, error, self._clock.now())
             return None
         self._drafting.take_states(batch, work, reply)

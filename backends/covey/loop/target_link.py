@@ -24,7 +24,7 @@ class TargetLink:
         return self._target.info()
 
     def step(
-        self, batch: Batch, trees: Trees, *, divergence: bool, states_from: Ints, draft: Ints = NO_INTS
+        self, batch: Batch, trees: Trees, *, divergence: bool, states_from: Ints, next_depth: Ints = NO_INTS
     ) -> tuple[TargetWork, TargetReply]:
         """Run the pass over a batch and its drafts. Return message and reply. Raises PortError if it failed."""
         self._sequence += 1
@@ -42,7 +42,7 @@ class TargetLink:
             origin=self._origin,
             divergence=divergence,
             states_from=states_from,
-            draft=draft,
+            next_depth=next_depth,
         )
         reply = self._target.step(work)
         opened = {opening.tag for opening in batch.opens}

@@ -29,7 +29,7 @@ class Baseline:
             self._measured
             or (record.rows, record.decoding, record.emitted) != (1, 1, 1)
             or record.plan.depth.any()
-            or record.plan.ahead.any()
+            or record.plan.next_depth.any()
         ):
             return
         if not record.waiting:

@@ -108,7 +108,7 @@ class Offers:
     def learn(self, done: Round) -> None:
         """Learn from a round, unless a drafter drafted in it or the target read prompts."""
         rows, drafted = done.batch.decoding, np.flatnonzero(done.plan.depth)
-        if rows < len(done.batch.rows) or not rows or not done.emitted or done.plan.ahead.any():
+        if rows < len(done.batch.rows) or not rows or not done.emitted or done.plan.next_depth.any():
             return
         size, seconds = self._size(rows), done.times.whole
         if not len(drafted):

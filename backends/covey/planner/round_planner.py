@@ -102,8 +102,8 @@ def situation_of(
         serves = roster.drafts(name, coupled=active.coupled)
         served, alike = served or serves, alike and serves
         counts[name] = counts.get(name, 0) + 1
-        ahead = roster.comes_with_pass(name, coupled=active.coupled)
-        unseen = active.num_tokens - (active.seen_ahead if ahead else active.seen.get(name, 0))
+        own = roster.comes_with_pass(name, coupled=active.coupled)
+        unseen = active.num_tokens - (active.seen_by_own_head if own else active.seen.get(name, 0))
         lag = max(lag, unseen)
         missed[name] = missed.get(name, 0) + unseen
         random = not active.request.sampling.greedy
@@ -185,13 +185,13 @@ class RoundPlanner:
         cap = capped(batch, plan, depth, situation.ceiling, self._max_depth) if situation.served else ""
         choice = Choice(situation, depth, reason, cap)
         plan = replace(plan, why=assigned.why)
-        if roster.ahead:
+        if roster.own_head:
             plan, choice = self._one_round_later(plan, choice, batch, roster, budget)
             depth, reason = choice.depth, choice.reason
         if reason.word != "explore":  # offers would replace the drafts that exploration pays for
             plan = self._with_offers(plan, batch, situation, depth, budget)
-            if len(plan.ahead) and LOOKUP in plan.drafter:  # its text will most likely offer drafts again
-                plan = replace(plan, ahead=plan.ahead * [name != LOOKUP for name in plan.drafter])
+            if len(plan.next_depth) and LOOKUP in plan.drafter:  # its text will most likely offer drafts again
+                plan = replace(plan, next_depth=plan.next_depth * [name != LOOKUP for name in plan.drafter])
         return replace(
             plan,
             choice=choice,
@@ -202,7 +202,7 @@ class RoundPlanner:
     def _one_round_later(
         self, plan: Plan, choice: Choice, batch: Batch, roster: Roster, budget: int
     ) -> tuple[Plan, Choice]:
-        """Return the plan and its choice where the target's own head drafts ahead. Its rows verify the drafts that they
+        """Return the plan and its choice where the target's own head drafts. Its rows verify the drafts that they
         have, by the last round's choice; the depths of this one are for the next round's drafts."""
         rows_and_names = zip(batch.rows, plan.drafter)
         mine = [roster.comes_with_pass(name, coupled=active.coupled) for active, name in rows_and_names]
@@ -212,10 +212,10 @@ class RoundPlanner:
         most = max(0, spare(batch, budget))
         limits = [min(active.room - 1, most) for active in batch.rows]
         have = [
-            min(len(active.drafted_ahead), limit) if own else int(depth)
+            min(len(active.next_drafts), limit) if own else int(depth)
             for active, own, limit, depth in zip(batch.rows, mine, limits, plan.depth.tolist())
         ]
-        plan = replace(plan, depth=np.array(have, np.int32), ahead=np.where(mine, plan.depth, 0).astype(np.int32))
+        plan = replace(plan, depth=np.array(have, np.int32), next_depth=np.where(mine, plan.depth, 0).astype(np.int32))
         if last is None or not plan.depth.any():
             return plan, choice
         rows = batch.decoding
@@ -284,8 +284,8 @@ class RoundPlanner:
         self.totals.draft(chosen)
         if situation.previous == 0 and choice.depth > 0:
             caught_up = dict(done.drafted.catch_up)
-            if done.plan.ahead.any() and not done.plan.depth.any():  # the target's own head begins again
-                own = done.plan.drafter[int(done.plan.ahead.argmax())]
+            if done.plan.next_depth.any() and not done.plan.depth.any():  # the target's own head begins again
+                own = done.plan.drafter[int(done.plan.next_depth.argmax())]
                 caught_up[own] = done.reply.catch_up_seconds
             for name, rows, lag in situation.lags():
                 self._switch_costs.of(name).observe(lag, rows, caught_up.get(name, 0.0))

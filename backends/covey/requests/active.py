@@ -55,7 +55,7 @@ class ActiveRequest:
     bandit: Any = None  # private to the planner: chooses its drafter
     text: Any = None  # private to `covey.loop.lookups`: its index of this text
     offer: Offer | None = None  # the last drafts from its own text
-    ahead: Offer | None = None  # the last drafts of the target's own head
+    own_drafts: Offer | None = None  # the last drafts of the target's own head
     admitted: float | None = None  # when it first ran
     first_token: float | None = None  # when it came
     deaths: int = 0  # of the target in passes over it, since its last token
@@ -77,19 +77,19 @@ class ActiveRequest:
 
     @property
     def coupled(self) -> bool:
-        """Return whether its drafts are verified by the coupled rule: only for these the target drafts ahead."""
+        """Return whether its drafts are verified by the coupled rule: only for these the target's own head drafts."""
         return self.request.sampling.rule is Rule.COUPLED
 
     @property
-    def seen_ahead(self) -> int:
+    def seen_by_own_head(self) -> int:
         """Return how many of its tokens the target's own head has read."""
-        return 0 if self.ahead is None else self.ahead.num_tokens
+        return 0 if self.own_drafts is None else self.own_drafts.num_tokens
 
     @property
-    def drafted_ahead(self) -> list[int]:
+    def next_drafts(self) -> list[int]:
         """Return the drafts of the target's own head for its next token, if there are any."""
-        ahead = self.ahead
-        return [] if ahead is None or ahead.num_tokens != self.num_tokens else ahead.tokens
+        own = self.own_drafts
+        return [] if own is None or own.num_tokens != self.num_tokens else own.tokens
 
     def add_states(self, first: int, states: Words, wanted: int) -> None:
         """Add the target's states of the positions from `first` on. Drop those before `wanted`."""

@@ -24,7 +24,7 @@ from covey.contracts.types import DrafterInfo
 from covey_client.backoff import Backoff
 
 FIRST_REST, LONGEST_REST = 0.5, 30.0  # seconds
-FIRST_AHEAD, LONGEST_AHEAD = 60.0, 3600.0  # ... of the target's own head
+FIRST_OWN, LONGEST_OWN = 60.0, 3600.0  # ... of the target's own head
 
 
 class State(enum.Enum):
@@ -55,10 +55,10 @@ class Roster:
     """Owns every drafter's state and facts. The engine's thread changes states. Any thread may read them, and note
     that a drafter came, ended or declined."""
 
-    def __init__(self, names: Iterable[str], clock: Clock, ahead: str = "") -> None:
-        """`ahead` is the head that the target computes as well: rows get its drafts with the reply to each pass."""
+    def __init__(self, names: Iterable[str], clock: Clock, own_head: str = "") -> None:
+        """`own_head` is the head that the target computes as well: rows get its drafts with the reply to each pass."""
         self._clock = clock
-        self._ahead, self._ahead_backoff = ahead, Backoff(FIRST_AHEAD, LONGEST_AHEAD, clock.now)
+        self._own_head, self._own_backoff = own_head, Backoff(FIRST_OWN, LONGEST_OWN, clock.now)
         self._entries = {name: _Entry(Backoff(FIRST_REST, LONGEST_REST, clock.now)) for name in names}
 
     @property
@@ -67,14 +67,14 @@ class Roster:
         return tuple(self._entries)
 
     @property
-    def ahead(self) -> str:
+    def own_head(self) -> str:
         """Return the head that the target itself drafts with now, or "". Does not mutate."""
-        return "" if self._ahead_backoff.resting else self._ahead
+        return "" if self._own_backoff.resting else self._own_head
 
-    def ahead_failed(self) -> None:
+    def own_head_failed(self) -> None:
         """Note that the target's own head has failed, or that the target has died, perhaps of it. Drafts come from the
         head's process for a while."""
-        self._ahead_backoff.failed()
+        self._own_backoff.failed()
 
     def drafter_of(self, wanted: str) -> str:
         """Return the drafter of a request without a policy: `wanted`, or the first, or ""."""
@@ -101,7 +101,7 @@ class Roster:
     def comes_with_pass(self, name: str, *, coupled: bool) -> bool:
         """Return whether a row's drafts by this drafter come with the target's replies. The drafter's own process is
         not needed for them. Does not mutate."""
-        return coupled and name == self._ahead != "" and not self._ahead_backoff.resting
+        return coupled and name == self._own_head != "" and not self._own_backoff.resting
 
     def drafts(self, name: str, *, coupled: bool) -> bool:
         """Return whether there are drafts by this drafter for a row, whoever makes them. Does not mutate."""

@@ -44,7 +44,7 @@ class Plan:
     choice: Choice | None = None  # None: no length policy learns from the round
     divergence: bool = False  # drafters ship q rows, and the target computes its block divergence from them
     log_q: bool = False  # drafters ship the log-probabilities of their drafts, without noise
-    ahead: Ints = field(default_factory=lambda: NO_INTS)  # by row: what the target's own head drafts for the next round
+    next_depth: Ints = field(default_factory=lambda: NO_INTS)  # by row: of the target's own head, for the next round
     mixed: bool = False  # its rows verify drafts of several choices, or fewer than their choice asked for
 
 

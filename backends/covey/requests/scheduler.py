@@ -160,7 +160,7 @@ class Scheduler:
 
     def reopen(self, active: ActiveRequest) -> None:
         """Make the next pass open a request again, because the target has lost its tag."""
-        active.opened, active.ahead = False, None
+        active.opened, active.own_drafts = False, None
         active.num_cached_tokens = 0
 
     def target_died(self, batch: Batch, now: float) -> tuple[list[ActiveRequest], list[ActiveRequest]]:

@@ -238,9 +238,9 @@ class TargetRunner:
 
     def _drafts(self, work: TargetWork, offsets: Ints, tokens: Ints) -> dict[str, Any]:
         """Return the drafts for the next pass, of the rows that want some."""
-        if self._own_head is None or not work.draft.any():
+        if self._own_head is None or not work.next_depth.any():
             return {}
-        depths, wishes = work.draft.tolist(), []
+        depths, wishes = work.next_depth.tolist(), []
         for row, sequence, left in self._going_on(work, offsets, tokens):
             sampling = self._settings.sampling(sequence.settings)
             depth = min(depths[row], left - 1, self._info.max_positions - sequence.num_tokens)

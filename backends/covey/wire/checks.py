@@ -67,8 +67,8 @@ def check_target_work(work: TargetWork) -> None:
     _within(1, base=work.base)
     _within(0, chunk=work.chunk, room=work.room)
     must(len(work.states_from) in (0, rows), "states_from has %d values for %d rows", len(work.states_from), rows)
-    must(len(work.draft) in (0, rows), "draft has %d values for %d rows", len(work.draft), rows)
-    _within(0, MOST_DEPTH, draft=work.draft)
+    must(len(work.next_depth) in (0, rows), "next_depth has %d values for %d rows", len(work.next_depth), rows)
+    _within(0, MOST_DEPTH, next_depth=work.next_depth)
     _trees(work.trees, rows)
     _opens(work.opens)
 

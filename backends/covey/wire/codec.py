@@ -50,7 +50,7 @@ from covey.wire.checks import (
 )
 from covey.wire.token import same
 
-VERSION = 21
+VERSION = 22
 REQUEST_TENSOR = "message"
 REPLY_TENSOR = "reply"
 
@@ -99,7 +99,7 @@ TARGET_WORK = Layout(
         "chunk": "i4",
         "room": "i4",
         "states_from": "i4",
-        "draft": "i4",
+        "next_depth": "i4",
         **_TREES,
         **_OPENS,
     },
