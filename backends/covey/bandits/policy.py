@@ -123,7 +123,7 @@ class LengthPolicy(Protocol):
     verified: int | None  # drafted tokens per row to verify, on average; None: all
     width: int | None  # lanes of the trees of its last choice; None: the most allowed
     listens: bool  # whether it learns from rounds that it was not asked about
-    teaches: bool  # whether it teaches the planner's expectations itself, which are its own
+    teaches: bool  # whether it owns the planner's expectations; then only it teaches them
     patient: bool  # whether it may learn from a round after the next choice, while drafters work, to save time
 
     def choose(self, situation: Situation) -> int:

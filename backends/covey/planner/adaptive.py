@@ -4,9 +4,9 @@
 
 Five rules turn these values into a choice:
 
-start    Without measured curves, the first rounds are plain. Their time is the unit of exploration's starting balance
-         and of offers' cost. Rounds with drafts do not show it, because plain passes find caches as the last pass left
-         them.
+start    Without measured curves, the first rounds are plain. Exploration's starting balance and the cost of offers
+         are counted in the time of such a round. Rounds with drafts do not show it, since they leave other data in the
+         CPU's caches.
 keep     While drafting is off, each round adds the time that it lost without drafts. Drafting begins when the sum
          reaches the drafters' catch-up time. A large gain is taken soon, a small one later, noise never; there is no
          threshold. For example, rounds without drafts take 10 ms, and a depth promises 5 % more tokens per second.
@@ -16,8 +16,8 @@ explore  A bank pays for exploration: a fixed share of all time goes in, and eac
          out. The policy explores the depth whose optimistic value is best, if that beats the depth in use. Doubt grows
          while a depth is not measured, so a drafter that was switched off is always probed again.
          A full bank also pays, at five times the price, for the depth played longest ago, in case doubt is wrong.
-         If such rounds take longer than expected, the bank pays that afterwards: catch-up also takes the target's
-         time.
+         If such rounds take longer than expected, for example because drafters catch up, the bank pays the rest
+         afterwards.
          Exploring from drafting to none, or back, lasts a few rounds. For example, rounds of 10 ms add 0.05 ms each
          (SHARE). A round of 15 ms at a depth expected to be a tenth slower loses 1.5 ms, so one round in 30 may
          explore.
@@ -112,14 +112,14 @@ class Adaptive:
             return self._current  # nothing new was learnt
         self._asked = asked
         best = max(range(situation.ceiling + 1), key=expected.values.__getitem__)
-        restart = self._switch(situation) if situation.previous == 0 else 0.0
-        current = self._settled(situation, expected, best, restart)
-        probe, price = self._probe(situation, expected, current, restart)
+        catch_up = self._switch(situation) if situation.previous == 0 else 0.0
+        current = self._settled(situation, expected, best, catch_up)
+        probe, price = self._probe(situation, expected, current, catch_up)
         self._bank = min(self._bank, max(2 * FULL * expected.seconds[current], 2 * price))
         if probe != current and price <= self._bank:
             self._bank -= price
             self._exploring, self._more = probe, _stay(current, probe) - 1
-            self._paid, self._most_owed = restart, MOST_OWED * expected.seconds[current]
+            self._paid, self._most_owed = catch_up, MOST_OWED * expected.seconds[current]
             self.reason = Reason("explore", predicted)
             return probe
         self.reason = Reason("best" if current == best else "keep", predicted)
@@ -165,7 +165,7 @@ class Adaptive:
             gains.append(expected.tokens[depth] - speed * time)
         return max(range(len(gains)), key=gains.__getitem__)
 
-    def _settled(self, situation: Situation, expected: Expected, best: int, restart: float) -> int:
+    def _settled(self, situation: Situation, expected: Expected, best: int, catch_up: float) -> int:
         """Return the depth in use, changed once keeping it has cost as much as changing it will."""
         if self._current > situation.ceiling or not self._started:
             self._current, self._debt = best, 0.0
@@ -174,11 +174,11 @@ class Adaptive:
             return best
         lost = expected.values[best] / expected.values[self._current] - 1.0
         self._debt += lost * expected.seconds[self._current]
-        if self._debt >= (restart if self._current == 0 else 0.0):
+        if self._debt >= (catch_up if self._current == 0 else 0.0):
             self._current, self._debt = best, 0.0
         return self._current
 
-    def _probe(self, situation: Situation, expected: Expected, current: int, restart: float) -> tuple[int, float]:
+    def _probe(self, situation: Situation, expected: Expected, current: int, catch_up: float) -> tuple[int, float]:
         """Return the depth most worth trying, and the time that trying it takes from the bank."""
         values, seconds, depths = expected.values, expected.seconds, range(situation.ceiling + 1)
         probe, most, premium = current, values[current], 1.0
@@ -200,7 +200,7 @@ class Adaptive:
             probe, premium = min(depths, key=self._played.__getitem__), PREMIUM
         lost = _stay(current, probe) * seconds[probe] * max(LEAST, 1.0 - values[probe] / values[current])
         if probe > 0 and current == 0:
-            lost += restart
+            lost += catch_up
         return probe, premium * lost
 
     def _switch(self, situation: Situation) -> float:

@@ -2,8 +2,8 @@
 
     T(n, k) = verify(n, n + drafts(k), 0) + [k > 0] drafting(k) + overhead(n)
     verify(n, t, p) = f(t + p) + g(n) + c p + [t > n] d
-                      piecewise linear between doublings; p prompt tokens; d: the extra seconds of a pass with drafts.
-                      A plain pass finds caches as the last one left them, or the target begins it early
+                      piecewise linear between doublings; p prompt tokens; d: the extra seconds of a pass with drafts,
+                      for a plain pass finds the last one's data in caches, or begins early
     drafting(k)     = max over drafters of draft(m, k) + s (sum of them - max)    m of the rows are its own
     draft(m, k)     = call(m) + k step(m)    one such curve per drafter; only rows that draft so deep take a step
 

@@ -28,7 +28,7 @@ from covey.requests.scheduler import Batch
 
 # The longest round with prompts and no drafts, in plain rounds. With STRETCH, decoding rows keep a third of the
 # throughput. With ALONE, when no row decodes, a tenth of a pass pays its fixed cost; longer ones would make newcomers
-# wait. Drafts do not count: otherwise many of them would leave a prompt no room.
+# wait. The time of drafts is left out: else a prompt would find no room beside many drafts.
 STRETCH, ALONE = 3.0, 10.0
 BRIEF = 0.1  # seconds that prompts alone may always take
 
@@ -117,19 +117,21 @@ def situation_of(
     if not alike or width > 1:  # tokens that all rows are asked to draft, by the policy's depth
         drafts = draft_tokens(batch, drafters, roster, budget, max_depth, width)
     return Situation(
-        rows,
-        ceiling,
-        previous,
-        lag,
-        tuple(counts.items()),
-        prefill,
-        tuple(missed.values()),
-        drafts,
-        served,
-        width,
-        tuple(sampled.values()),
-        batch.joining,
-        tuple(tuple(shifts[name, random]) for name in counts for random in (False, True) if (name, random) in shifts),
+        rows=rows,
+        ceiling=ceiling,
+        previous=previous,
+        lag=lag,
+        shares=tuple(counts.items()),
+        prefill=prefill,
+        missed=tuple(missed.values()),
+        drafts=drafts,
+        served=served,
+        width=width,
+        sampled=tuple(sampled.values()),
+        joining=batch.joining,
+        shifts=tuple(
+            tuple(shifts[name, random]) for name in counts for random in (False, True) if (name, random) in shifts
+        ),
     )
 
 
@@ -202,8 +204,8 @@ class RoundPlanner:
     def _one_round_later(
         self, plan: Plan, choice: Choice, batch: Batch, roster: Roster, budget: int
     ) -> tuple[Plan, Choice]:
-        """Return the plan and its choice where the target's own head drafts. Its rows verify the drafts that they
-        have, by the last round's choice; the depths of this one are for the next round's drafts."""
+        """Return the plan and its choice where the target's own head drafts. Its rows verify the drafts that the last
+        round's choice asked for. The depths of the new choice are for the drafts of the next round."""
         rows_and_names = zip(batch.rows, plan.drafter)
         mine = [roster.comes_with_pass(name, coupled=active.coupled) for active, name in rows_and_names]
         last, self._next = self._next, choice if any(mine) else None

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 
 LIFETIME = 64  # rounds
-LONG = 3.0  # rounds as many times as long as the shortest are long by their tokens
+LONG = 3.0  # a mean round that takes this many times the shortest one's time is long because of its tokens
 WINDOW = 512  # rounds in each of the two windows over which shortest times are taken
 
 

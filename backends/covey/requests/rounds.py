@@ -45,7 +45,7 @@ class Plan:
     divergence: bool = False  # drafters ship q rows, and the target computes its block divergence from them
     log_q: bool = False  # drafters ship the log-probabilities of their drafts, without noise
     next_depth: Ints = field(default_factory=lambda: NO_INTS)  # by row: of the target's own head, for the next round
-    mixed: bool = False  # its rows verify drafts of several choices, or fewer than their choice asked for
+    mixed: bool = False  # some row verifies drafts of another choice, or fewer than its choice asked for
 
 
 @dataclass(frozen=True, slots=True)

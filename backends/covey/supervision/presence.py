@@ -1,6 +1,7 @@
-"""Tells a model's process which other models of its server have a process that answers.
+"""Tells a model's process which other models of its server have a process that answers, and kills one that does not
+work.
 
-The kernel reports the end of a process at once. This module brings nothing back (`covey.supervision.supervisor` does).
+The kernel reports the end of a process at once. `covey.supervision.supervisor` brings its model back.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ class Presence(Generic[A]):
         came: Callable[[str, A], None],
         ended: Callable[[str], None],
     ) -> None:
-        """`answers` asks a model that has a process for its facts, and raises CoveyError while it gives none. `came`
+        """`answers` asks a model's process for its facts, and raises CoveyError while it gives none. `came`
         gets each process's facts, on the asking thread. `ended` gets the name of each model whose process has ended."""
         self._server, self._models = server, tuple(models)
         self._answers, self._came, self._ended = answers, came, ended

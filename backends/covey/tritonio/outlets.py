@@ -121,12 +121,12 @@ class SenderOutlet:
         self._sender = sender
         self._wanted = asked.wanted
         self.needs_state = ASKS_FOR_STATE in asked.tensors
-        # Triton names all outputs for a client that names none. The ensemble names some: it makes the text itself.
-        self._all_each_time = not asked.wanted >= OUTPUT_BY_NAME.keys()
+        # A client that names outputs gets these in every response. For a client that names none, Triton names all.
+        self._names_outputs = not asked.wanted >= OUTPUT_BY_NAME.keys()
 
     def send(self, chunk: Chunk) -> None:
         last = chunk.finish is not None
-        self._sender.send(response(outputs(chunk, whole=last or self._all_each_time), self._wanted), last=last)
+        self._sender.send(response(outputs(chunk, whole=last or self._names_outputs), self._wanted), last=last)
 
     def report(self, text: str) -> None:
         """Send the only response to an `inspect` request."""
