@@ -45,28 +45,28 @@ class TooMany(Overloaded):
 
 
 @dataclass(frozen=True)
-class Kind:
+class FailureKind:
     http: int
     grpc: grpc.StatusCode
     code: str
 
 
 Status = grpc.StatusCode
-KINDS: tuple[tuple[type[CoveyClientError], Kind], ...] = (  # the first match counts
-    (TooLong, Kind(413, Status.RESOURCE_EXHAUSTED, "INVALID_ARG")),
-    (NoKey, Kind(401, Status.UNAUTHENTICATED, "INVALID_ARG")),
-    (NotServed, Kind(404, Status.NOT_FOUND, "INVALID_ARG")),
-    (InvalidRequest, Kind(400, Status.INVALID_ARGUMENT, "INVALID_ARG")),
-    (TooMany, Kind(429, Status.RESOURCE_EXHAUSTED, "UNAVAILABLE")),
-    (Overloaded, Kind(503, Status.UNAVAILABLE, "UNAVAILABLE")),
-    (ConnectionLost, Kind(503, Status.UNAVAILABLE, "UNAVAILABLE")),
-    (Cancelled, Kind(503, Status.CANCELLED, "CANCELLED")),
-    (DeadlineExceeded, Kind(504, Status.DEADLINE_EXCEEDED, "INTERNAL")),
-    (ServerError, Kind(500, Status.INTERNAL, "INTERNAL")),
+KINDS: tuple[tuple[type[CoveyClientError], FailureKind], ...] = (  # the first match counts
+    (TooLong, FailureKind(413, Status.RESOURCE_EXHAUSTED, "INVALID_ARG")),
+    (NoKey, FailureKind(401, Status.UNAUTHENTICATED, "INVALID_ARG")),
+    (NotServed, FailureKind(404, Status.NOT_FOUND, "INVALID_ARG")),
+    (InvalidRequest, FailureKind(400, Status.INVALID_ARGUMENT, "INVALID_ARG")),
+    (TooMany, FailureKind(429, Status.RESOURCE_EXHAUSTED, "UNAVAILABLE")),
+    (Overloaded, FailureKind(503, Status.UNAVAILABLE, "UNAVAILABLE")),
+    (ConnectionLost, FailureKind(503, Status.UNAVAILABLE, "UNAVAILABLE")),
+    (Cancelled, FailureKind(503, Status.CANCELLED, "CANCELLED")),
+    (DeadlineExceeded, FailureKind(504, Status.DEADLINE_EXCEEDED, "INTERNAL")),
+    (ServerError, FailureKind(500, Status.INTERNAL, "INTERNAL")),
 )
 
 
-def kind(error: CoveyClientError) -> Kind:
+def kind(error: CoveyClientError) -> FailureKind:
     return next(found for cls, found in KINDS if isinstance(error, cls))
 
 

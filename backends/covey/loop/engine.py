@@ -20,7 +20,7 @@ The engine imports neither torch nor Triton: it reaches both through ports (`cov
 thread; `submit`, `cancel`, `drain`, `stop` and `suspect` may be called from any other. A drafter that fails costs
 speed, never a request. The engine reloads a failed target through `recover` and replays every request from its tokens.
 Requests of the fatal pass each run alone until their next token, so that a request that kills the target is found and
-fails alone (`requests.trials`).
+fails alone (`requests.suspects`).
 """
 
 from __future__ import annotations

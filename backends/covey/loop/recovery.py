@@ -1,4 +1,4 @@
-"""Brings a failed target back, and fails the requests that killed it (`covey.requests.trials` finds them)."""
+"""Brings a failed target back, and fails the requests that killed it (`covey.requests.suspects` finds them)."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Callable
 from covey.contracts.errors import CoveyError, Overloaded, PortError
 from covey.requests.active import ActiveRequest
 from covey.requests.scheduler import Batch, Scheduler
-from covey.requests.trials import DEATHS
+from covey.requests.suspects import DEATHS
 
 log = logging.getLogger("covey.engine")
 

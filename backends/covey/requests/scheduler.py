@@ -32,7 +32,7 @@ from covey.contracts.types import Ints, Open, Request
 from covey.requests.active import ActiveRequest
 from covey.requests.pace import Pace
 from covey.requests.shares import Shares
-from covey.requests.trials import Trials
+from covey.requests.suspects import Suspects
 
 PATIENCE = 10.0  # seconds
 GROWTH = 64  # tokens reserved for each running request's growth at admission
@@ -86,7 +86,7 @@ class Scheduler:
         self.shares = Shares(tenants or TenantRules())
         self._frees: list[int] = []
         self.preemptions = 0
-        self._trials = Trials()
+        self._suspects = Suspects()
         self._hurried = False  # whether the last pass was only of tenants that wait for a first token
 
     @classmethod
@@ -164,10 +164,10 @@ class Scheduler:
         active.num_cached_tokens = 0
 
     def target_died(self, batch: Batch, now: float) -> tuple[list[ActiveRequest], list[ActiveRequest]]:
-        """Reopen all running requests, and return `Trials.died` for the rows of the fatal pass."""
+        """Reopen all running requests, and return `Suspects.died` for the rows of the fatal pass."""
         for active in self.running.values():
             self.reopen(active)
-        return self._trials.died(batch.rows, now)
+        return self._suspects.died(batch.rows, now)
 
     @property
     def idle(self) -> bool:
@@ -177,7 +177,7 @@ class Scheduler:
         """Admit requests that fit, and return the next pass: decoding rows first, then prefill chunks within the
         remaining budget, the most urgent first. `allowance` is `Planner.prefill_allowance`."""
         self._admit(free_blocks, now)
-        running = self._hurry(self._trials.passable(list(self.running.values()), now))
+        running = self._hurry(self._suspects.passable(list(self.running.values()), now))
         rows = [active for active in running if active.decoding]
         decoding = len(rows)
         chunk = [1] * decoding

@@ -28,13 +28,13 @@ KNOWN_CALLS, OLD = 3, 0.9  # calls of a kind before its mean counts; the weight 
 log = logging.getLogger("covey.calls")
 
 
-Kind = tuple[str, int]  # model and size
+CallKind = tuple[str, int]  # model and size
 Processes = Callable[[str], Mapping[int, float]]  # of a model, and the age of each in seconds
 
 
 @dataclass
 class _Open:
-    kind: Kind
+    kind: CallKind
     bound: float
     began: float
     # Sum of looks, not of clock time: while this process did not run, the other may not have run either. Time in which
@@ -72,8 +72,8 @@ class Calls:
         self._lock = threading.Lock()
         self._keys = itertools.count()
         self._open: dict[int, _Open] = {}
-        self._means: dict[Kind, tuple[int, float]] = {}  # calls, and the mean of their seconds
-        self._patience: dict[Kind, float] = {}  # factor on the timeout
+        self._means: dict[CallKind, tuple[int, float]] = {}  # calls, and the mean of their seconds
+        self._patience: dict[CallKind, float] = {}  # factor on the timeout
 
     @contextmanager
     def call(
@@ -97,7 +97,7 @@ class Calls:
         return self._watched((model, QUESTION), QUESTION_SECONDS)
 
     @contextmanager
-    def _watched(self, kind: Kind, bound: float) -> Iterator[None]:
+    def _watched(self, kind: CallKind, bound: float) -> Iterator[None]:
         key = next(self._keys)
         with self._lock:
             self._open[key] = _Open(kind, bound * self._patience.get(kind, 1.0), self._now())

@@ -30,7 +30,7 @@ LONGEST_WAIT, LONGEST_IN_A_CROWD = 6.0, 4.0  # seconds
 LATELY = 10.0  # seconds after a culprit was found in which others are likely
 
 
-class Trials:
+class Suspects:
     """Owns the order in which suspects are tried. A request is a suspect if its `deaths` are not 0."""
 
     def __init__(self) -> None:
