@@ -132,16 +132,18 @@ def test_what_a_request_asks_for_is_not_dropped() -> None:
 def test_prompts_are_read_beside_what_a_pass_reads_anyway_or_within_what_it_may_take() -> None:
     """A pass of 20 ms over up to 64 tokens, 0.5 ms for each further one."""
     made = RoundCosts(DEPTH, 64, costs(free=64, each=0.0005))
-    assert made.prefill_allowance(16, 0.0, 0.0) == 48, "they are free"
-    assert made.prefill_allowance(16, 32.0, 0.0) == 48, "whatever is drafted: that is chosen afterwards"
-    assert made.prefill_allowance(16, 0.0, 0.06) == pytest.approx(128, abs=12)
-    assert made.prefill_allowance(16, 32.0, 0.06) == pytest.approx(96, abs=12)
-    assert made.prefill_allowance(16, 320.0, math.inf, 0.06) == pytest.approx(128, abs=12), "drafts leave prompts room"
+    assert made.prompt_tokens_within(16, 0.0, 0.0) == 48, "they are free"
+    assert made.prompt_tokens_within(16, 32.0, 0.0) == 48, "whatever is drafted: that is chosen afterwards"
+    assert made.prompt_tokens_within(16, 0.0, 0.06) == pytest.approx(128, abs=12)
+    assert made.prompt_tokens_within(16, 32.0, 0.06) == pytest.approx(96, abs=12)
+    assert made.prompt_tokens_within(16, 320.0, math.inf, 0.06) == pytest.approx(128, abs=12), (
+        "drafts leave prompts room"
+    )
     assert build(SpeculationSettings(), ("draft",)).prefill_allowance(16, 0.0, 1.0, 1.0) is None, "nothing was measured"
     line = [(rows, tokens, 0.001 * tokens) for rows in (1, 16, 64) for tokens in (rows, 4 * rows)]
     linear = RoundCosts(DEPTH, 64, CostTable("line", "for tests", tuple(line)))
-    assert linear.prefill_allowance(16, 0.0, 0.0) == 0, "each token takes as long as any other"
-    assert linear.prefill_allowance(16, 0.0, 0.1) == pytest.approx(84, abs=12)
+    assert linear.prompt_tokens_within(16, 0.0, 0.0) == 0, "each token takes as long as any other"
+    assert linear.prompt_tokens_within(16, 0.0, 0.1) == pytest.approx(84, abs=12)
 
 
 def test_adaserve_serves_the_largest_need_first_within_its_budget() -> None:

@@ -141,7 +141,7 @@ class RoundCosts:
         line += np.dot(hat(rows, self._rows), weights[len(knots) : -2]) + overhead
         return PassCurve(rows, self._far, line, float(weights[-1]), float(weights[-2]) / 128.0)
 
-    def prefill_allowance(self, rows: int, drafts: float, seconds: float, longest: float = math.inf) -> int:
+    def prompt_tokens_within(self, rows: int, drafts: float, seconds: float, longest: float = math.inf) -> int:
         """Return how many prompt tokens fit into a pass over `rows` within the `longest` time, and into one over `rows`
         and `drafts` within `seconds`. At least return those that are almost free: each takes at most half of its time
         in the longest passes, because the device waits for its weights meanwhile."""

@@ -246,7 +246,7 @@ class RoundPlanner:
         if self.selector.yields and plain <= tpot:
             drafts = 0.0
         longest = STRETCH * plain - costs.overhead(rows) if rows else max(BRIEF, ALONE * plain)
-        return costs.prefill_allowance(max(1, rows), drafts, seconds, longest)
+        return costs.prompt_tokens_within(max(1, rows), drafts, seconds, longest)
 
     def learn(self, done: Round) -> None:
         """Learn from a round. With a patient length policy, that is put off until the next round's drafters work."""
