@@ -14,9 +14,9 @@ from __future__ import annotations
 import os
 import signal
 import tempfile
-import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -44,8 +44,8 @@ REQUESTS, QUICK_REQUESTS = 24, 4  # of each comparison of texts
 TOKENS, QUICK_TOKENS = 96, 16  # of an answer
 CROWD, QUICK_CROWD = 64, 6  # requests at once while the drafter dies or leaves
 CROWD_TOKENS, QUICK_CROWD_TOKENS = 384, 192
-CALM = 86_400.0  # seconds: only this bench moves drafters
 LOST_SECONDS = 300.0  # a drafter that is not back by then is lost
+GROWTH_SECONDS = 5.0  # the pool takes a drafter's bytes a little after it has left, if it needs them
 LOOK_SECONDS = 0.05
 
 
@@ -98,17 +98,13 @@ class Tried:
         sized = self.session.wanted.sized
         half, tokens = sized(CROWD, QUICK_CROWD) // 2, sized(CROWD_TOKENS, QUICK_CROWD_TOKENS)
         asks = [ask for temperature in TEMPERATURES for ask in self.asks(half, tokens, temperature, number)]
-        plain, runs = self.candidates[OFF].run(asks, len(asks), tenant=f"{number} {OFF}"), list[Run]()
-        disturbed = self.candidates[DRAFTED]
-        thread = threading.Thread(target=lambda: runs.append(disturbed.run(asks, len(asks), tenant=f"{number}")))
-        thread.start()
-        try:
+        plain = self.candidates[OFF].run(asks, len(asks), tenant=f"{number} {OFF}")
+        with ThreadPoolExecutor(1) as beside:
+            disturbed = beside.submit(self.candidates[DRAFTED].run, asks, len(asks), tenant=f"{number}")
             time.sleep(plain.seconds / 5)
             yield
-        finally:
-            found["still_ran_afterwards"] = thread.is_alive()
-            thread.join()
-        found |= {"requests": len(asks), "differ": _differ(runs[0], plain) if runs else len(asks)}
+            found["still_ran_afterwards"] = not disturbed.done()
+        found |= {"requests": len(asks), "differ": _differ(disturbed.result(), plain)}
 
 
 def texts(tried: Tried, found: JsonDict) -> None:
@@ -130,10 +126,10 @@ def texts(tried: Tried, found: JsonDict) -> None:
 
 def death(tried: Tried, found: JsonDict) -> None:
     """Kill the drafter in the middle of the crowd's texts."""
-    before = tried.process()
-    if before is None:
-        raise CoveyError(f"{tried.drafter} has no process of its own to kill")
     with tried.crowd(found, number=51):
+        before = tried.process()
+        if before is None:
+            raise CoveyError(f"{tried.drafter} has no process of its own to kill")
         os.kill(before, signal.SIGKILL)
         found["seconds_until_it_serves"] = tried.wait(lambda: tried.serves(instead_of=before))
 
@@ -145,6 +141,9 @@ def memory(tried: Tried, found: JsonDict) -> None:
         for action, state in (("unload", "unloaded"), ("pin", "serving")):
             tried.reports.wish(action, tried.drafter, secret)
             seconds = tried.wait(lambda: tried.state() == state)  # noqa: B023 - it is called in this turn alone
+            until = time.monotonic() + GROWTH_SECONDS
+            while (action == "unload") == (tried.pool_bytes() <= before) and time.monotonic() < until:
+                time.sleep(LOOK_SECONDS)
             found[action] = {"seconds": seconds, "pool_grown_bytes": tried.pool_bytes() - before, **_device()}
 
 
@@ -158,7 +157,7 @@ def run(session: Session) -> None:
     chosen, settings = wanted.parts_of(PARTS), drafting(wanted.profile)
     session.summarise = lambda: {"parts": found, "failures": failures}
     with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
-        path = derive(settings, Path(folder) / "trial.toml", memory={"policy": "thresholds", "calm_seconds": CALM})
+        path = derive(settings, Path(folder) / "trial.toml", memory={"policy": "thresholds"})
         began = time.monotonic()
         server = stack.enter_context(session.server(wanted.options(path)))
         session.notes["ready_seconds"] = time.monotonic() - began
@@ -173,9 +172,11 @@ def run(session: Session) -> None:
                 continue
             try:
                 with session.status(f"trying: {name}"):
+                    tried.reports.wish("pin", tried.drafter, server.control.secret)  # only a part moves it
+                    tried.wait(lambda: tried.state() == "serving")
                     part(tried, found.setdefault(name, {}))
-            except CoveyError as error:
-                failures[name] = str(error)
+            except Exception as error:  # the other parts go on
+                failures[name] = f"{type(error).__name__}: {error}"
             session.write()
 
 

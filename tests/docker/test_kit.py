@@ -36,10 +36,17 @@ def test_it_carries_what_a_server_needs_and_nothing_that_only_pytorch_needs(kit:
 
 def test_each_step_is_a_command_that_exists(kit: ModuleType, tmp_path: Path) -> None:
     given = argparse.Namespace(pair="", callers="1,4", size="tiny", device="cpu")
+    seen = []
     for name, seconds, words in kit.steps(given, tmp_path):
+        seen.append(name)
         assert seconds > 0
         if name == "pair":
             assert parse(words).agreement == 0.7
+            (tmp_path / "pair").mkdir()
+            (tmp_path / "pair" / "aligned.toml").touch()
         else:
             there = ["demo-cpu" if word.endswith("aligned.toml") else word for word in words]
             assert _parse(there)[0] == words[0]
+    assert seen == ["pair", "trial", "speedup", "in-process", "peers", "real-trial", "real-speedup"]
+    (tmp_path / "pair" / "aligned.toml").unlink()  # its making was stopped
+    assert [name for name, _seconds, _words in kit.steps(given, tmp_path)] == ["real-trial", "real-speedup"]

@@ -93,14 +93,17 @@ def situation_of(
     sampled: dict[str, int] = {}
     shifts: dict[Kind, list[float]] = {}
     lag = 0
-    alike = True  # every row drafts a chain of the policy's depth
-    served = False  # some row's drafter is available
-    for active, name in zip(batch.rows, drafters):
-        if active.request.speculation != "auto" or active.num_tokens >= roster.positions(name):
-            alike = False
-            continue
-        serves = roster.drafts(name, coupled=active.coupled)
-        served, alike = served or serves, alike and serves
+    pairs = [(active, name, roster.drafts(name, coupled=active.coupled)) for active, name in zip(batch.rows, drafters)]
+    mine = [
+        (active, name, serves)
+        for active, name, serves in pairs
+        if active.request.speculation == "auto" and active.num_tokens < roster.positions(name)
+    ]
+    served = any(serves for _active, _name, serves in mine)  # some row's drafter is available
+    alike = all(serves for _active, _name, serves in mine) and len(mine) == len(pairs)  # all draft the policy's chain
+    for active, name, serves in mine:
+        if served and not serves:
+            continue  # it decodes plainly
         counts[name] = counts.get(name, 0) + 1
         own = roster.comes_with_pass(name, coupled=active.coupled)
         unseen = active.num_tokens - (active.seen_by_own_head if own else active.seen.get(name, 0))
@@ -285,11 +288,8 @@ class RoundPlanner:
         chosen = Counter(each for each in zip(done.plan.drafter, done.plan.why) if each[0])
         self.totals.draft(chosen)
         if situation.previous == 0 and choice.depth > 0:
-            caught_up = dict(done.drafted.catch_up)
-            if done.plan.next_depth.any() and not done.plan.depth.any():  # the target's own head begins again
-                own = done.plan.drafter[int(done.plan.next_depth.argmax())]
-                caught_up[own] = done.reply.catch_up_seconds
-            for name, rows, lag in situation.lags():
+            caught_up = _caught_up(done)
+            for name, rows, lag in situation.lags() if caught_up else ():
                 self._switch_costs.of(name).observe(lag, rows, caught_up.get(name, 0.0))
         if situation.rows and done.batch.decoding and (situation.shares or self.policy.listens):
             drafters = tuple((name, why, rows) for (name, why), rows in chosen.items())
@@ -314,6 +314,19 @@ class RoundPlanner:
             seconds=lesson.seconds if lesson.whole else None,
         )
         self.decisions.add(lesson, drafters)
+
+
+def _caught_up(done: Round) -> Mapping[str, float]:
+    """Return the seconds that each drafter took to read what it had missed when the choice of a round was made; nothing
+    if the round does not show them. The target's own head shows them if it begins anew in all rows, and drafts at once
+    for all of them: otherwise it has read only a part."""
+    asked = done.plan.next_depth > 0
+    if not asked.any():
+        return done.drafted.catch_up
+    drafted = np.diff(done.reply.draft_offsets) > 0
+    if done.plan.depth.any() or len(drafted) != len(asked) or (asked & ~drafted).any():
+        return {}
+    return {done.plan.drafter[int(asked.argmax())]: done.reply.catch_up_seconds}
 
 
 def _show(lesson: Lesson, outcome: Outcome, learner: Expectations | LengthPolicy) -> None:

@@ -242,7 +242,7 @@ class Scheduler:
     def _preempt(self, active: ActiveRequest) -> None:
         del self.running[active.key]
         self._close(active)
-        active.num_cached_tokens = 0
+        active.num_cached_tokens, active.own_drafts = 0, None
         self.preemptions += 1
         self.shares.returned(active.request.tenant, active.num_tokens + active.room)
         bisect.insort(self.waiting, active, key=_urgency)
