@@ -5,6 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from covey.contracts.types import DrafterInfo, Rule, Sampling
+from covey.planner.drafters.policy import Assignment
+from covey.planner.round_planner import situation_of
 from covey.planner.rows import draft_tokens, lay_out
 from covey.requests.active import ActiveRequest
 from covey.requests.roster import Roster
@@ -43,3 +45,22 @@ def test_the_tokens_of_a_pass_are_those_that_rows_are_asked_for() -> None:
     asked = [int(lay_out(batch, names, roster, 512, depth, 1).depth.sum()) for depth in range(7)]
     assert asked == [0, 3, 6, 9, 10, 11, 12]
     assert draft_tokens(batch, names, roster, 512, 6, 1) == tuple(asked)
+
+
+def test_a_policy_expects_drafts_only_of_rows_that_get_them() -> None:
+    """The head's process is gone: the target drafts with it, but not under the rejection rule."""
+    roster = Roster(["head"], ManualClock(), "head")
+    rows = [ActiveRequest(request(key, [1, 2, 3], 30, sampling=Sampling(rule=rule))) for key, rule in enumerate(Rule)]
+    batch = Batch(rows, np.ones(len(rows), np.int32), (), (), len(rows))
+    assigned = Assignment(("head",) * len(rows), ("first",) * len(rows))
+    both = situation_of(batch, assigned, roster, 64, 0, max_depth=3, width=1)
+    assert (both.shares, both.served) == ((("head", 2),), True)
+    roster.gone("head")
+    alone = situation_of(batch, assigned, roster, 64, 0, max_depth=3, width=1)
+    assert (alone.rows, alone.shares, alone.served) == (2, (("head", 1),), True)
+    assert alone.drafts == (0, 1, 2, 3)
+    assert lay_out(batch, assigned.drafters, roster, 64, 3, 1).depth.tolist() == [
+        3 if active.coupled else 0 for active in rows
+    ]
+    roster.own_head_failed()
+    assert not situation_of(batch, assigned, roster, 64, 0, max_depth=3, width=1).served

@@ -168,6 +168,7 @@ class RoundPlanner:
         self._next: Choice | None = None  # by which the target's own head drafts for the next round
         # Seconds for which the target's own head drafted, and read, at the end of the last round.
         self._drafted_before = (0.0, 0.0)
+        self._reads_on = False  # whether the target's own head has read only a part of what it missed
 
     @property
     def chains(self) -> bool:
@@ -288,12 +289,25 @@ class RoundPlanner:
         chosen = Counter(each for each in zip(done.plan.drafter, done.plan.why) if each[0])
         self.totals.draft(chosen)
         if situation.previous == 0 and choice.depth > 0:
-            caught_up = _caught_up(done)
+            caught_up = self._caught_up(done)
             for name, rows, lag in situation.lags() if caught_up else ():
                 self._switch_costs.of(name).observe(lag, rows, caught_up.get(name, 0.0))
         if situation.rows and done.batch.decoding and (situation.shares or self.policy.listens):
             drafters = tuple((name, why, rows) for (name, why), rows in chosen.items())
             self._teach(done, lesson_of(done, choice, self._max_depth, self._drafted_before), drafters)
+
+    def _caught_up(self, done: Round) -> Mapping[str, float]:
+        """Return the seconds that each drafter took to read what it had missed when the round's choice was made. Return
+        nothing if the round does not show them. The target's own head shows them if it begins anew in all rows and
+        drafts for all of them at once; otherwise it has read only a part."""
+        asked = done.plan.next_depth > 0
+        if not asked.any():
+            return done.drafted.catch_up
+        drafted = np.diff(done.reply.draft_offsets) > 0
+        begins, self._reads_on = not self._reads_on, len(drafted) != len(asked) or bool((asked & ~drafted).any())
+        if done.plan.depth.any() or self._reads_on or not begins:
+            return {}
+        return {done.plan.drafter[int(asked.argmax())]: done.reply.catch_up_seconds}
 
     def _teach(self, done: Round, lesson: Lesson, drafters: tuple[tuple[str, str, int], ...]) -> None:
         choice, outcome = lesson.choice, lesson.outcome
@@ -314,19 +328,6 @@ class RoundPlanner:
             seconds=lesson.seconds if lesson.whole else None,
         )
         self.decisions.add(lesson, drafters)
-
-
-def _caught_up(done: Round) -> Mapping[str, float]:
-    """Return the seconds that each drafter took to read what it had missed when the choice of a round was made; nothing
-    if the round does not show them. The target's own head shows them if it begins anew in all rows, and drafts at once
-    for all of them: otherwise it has read only a part."""
-    asked = done.plan.next_depth > 0
-    if not asked.any():
-        return done.drafted.catch_up
-    drafted = np.diff(done.reply.draft_offsets) > 0
-    if done.plan.depth.any() or len(drafted) != len(asked) or (asked & ~drafted).any():
-        return {}
-    return {done.plan.drafter[int(asked.argmax())]: done.reply.catch_up_seconds}
 
 
 def _show(lesson: Lesson, outcome: Outcome, learner: Expectations | LengthPolicy) -> None:
