@@ -128,6 +128,6 @@ def test_an_operator_asks_for_another_type_by_its_name(monkeypatch: pytest.Monke
     assert profile.from_environment().target.dtype == profile.AUTO
     monkeypatch.setenv(profile.DTYPE_VARIABLE, "bfloat16")
     assert profile.from_environment().target.dtype == "bfloat16"
-    monkeypatch.setenv(profile.DTYPE_VARIABLE, "int8")
-    with pytest.raises(SettingError, match=r"dtype: got 'int8', allowed: auto, bfloat16"):
+    monkeypatch.setenv(profile.DTYPE_VARIABLE, "int4")
+    with pytest.raises(SettingError, match=r"dtype: got 'int4', allowed: auto, bfloat16"):
         profile.from_environment()

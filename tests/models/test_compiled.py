@@ -116,7 +116,6 @@ def test_models_compile_nothing_themselves(tmp_path: Path) -> None:
         "    taps = Taps((1,), np.ones((8, wide), np.float32), (np.ones((1, wide), np.float32),), 1e-5)\n"
         "    for dtype in ('bfloat16', 'float32', 'int8'):\n"
         "        NativeModel(folder, dtype=dtype, blocks=9, threads=1, max_pass_tokens=16).prepare_chains()\n"
-        "    for dtype in ('bfloat16', 'float32'):\n"
         "        tapped = NativeModel(folder, dtype=dtype, blocks=9, threads=1, max_pass_tokens=16, taps=taps)\n"
         "        tapped.states(np.arange(99, dtype=np.int32))\n"
         "made = stages.run, chains.chain, states.make\n"

@@ -106,6 +106,9 @@ def test_logits_are_near_those_of_transformers(name: str, tmp_path: Path) -> Non
     assert np.abs(opened(folder).forward(chain(row, 32)) - exact).max() < 1e-4
     found = opened(folder, "bfloat16").forward(chain(row, 32))
     assert np.abs(found - exact).mean() < np.abs(rounded - exact).mean()
+    small = opened(folder, "int8")
+    assert small.weight_type == "int8"
+    assert np.abs(small.forward(chain(row, 32)) - exact).mean() < 0.1 * np.abs(exact).mean()
 
 
 @pytest.mark.parametrize(
@@ -186,11 +189,13 @@ def test_weights_that_the_family_does_not_add_are_not_added(tmp_path: Path) -> N
 
 
 def test_types_that_it_does_not_compute_in_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(SettingError, match="dtype: got 'float64', the native runtime computes in: bfloat16, float32"):
+    with pytest.raises(SettingError, match="dtype: got 'float64', the native runtime computes in: bfloat16, float32, int8"):
         opened(built(tmp_path, "llama"), "float64")
 
 
-@pytest.mark.parametrize(("name", "dtype"), [(name, "bfloat16") for name in SERVED] + [("llama", "float32")])
+@pytest.mark.parametrize(
+    ("name", "dtype"), [(name, "bfloat16") for name in SERVED] + [("llama", "float32"), ("llama", "int8")]
+)
 @pytest.mark.parametrize("threads", [1, pytest.param(2, marks=pytest.mark.slow)])
 def test_a_token_has_the_same_bits_in_any_company(name: str, dtype: str, threads: int, tmp_path: Path) -> None:
     model = opened(built(tmp_path, name), dtype, threads=threads, numerics="auto", blocks=90)

@@ -38,6 +38,7 @@ LEFT_OUT_VARIABLE = "COVEY_LEFT_OUT"  # comma-separated drafters of the profile 
 DEFAULT_PROFILE = "demo-cpu"
 AUTO = "auto"
 DTYPES = (AUTO, "bfloat16", "float16", "float32", "float64")
+TARGET_DTYPES = (*DTYPES, "int8")
 NO_JOINT_CHOICE = "no policy chooses for the whole batch any more: write fixed, or one of MetaSD's bandits as ucb-be"
 BLOCK = 32  # tokens of a KV block
 GENERAL, HEAD = "draft_general", "draft_head"  # the entries for a model or a head that is named only by its folder
@@ -70,8 +71,9 @@ class TargetSettings:
     folder: str = setting("", "Hugging Face folder of the target; empty: the version folder of its model entry")
     dtype: str = setting(
         "auto",
-        "type of weights and KV; auto: the checkpoint's, or float32 if the device cannot multiply it",
-        choices=DTYPES,
+        "type of weights and KV; auto: the checkpoint's, or float32 if the device cannot multiply it; int8: weights and "
+        "activations of products in bytes, by the native runtime",
+        choices=TARGET_DTYPES,
     )
     device: str = setting("auto", "where the target runs", choices=("auto", "cpu", "cuda"))
     numerics: str = setting(
@@ -492,8 +494,8 @@ def with_dtype(profile: Profile, dtype: str) -> Profile:
     """Return the profile with its target in that type; "" leaves it unchanged."""
     if not dtype:
         return profile
-    if dtype not in DTYPES:
-        raise SettingError(f"dtype: got {dtype!r}, allowed: {', '.join(DTYPES)}")
+    if dtype not in TARGET_DTYPES:
+        raise SettingError(f"dtype: got {dtype!r}, allowed: {', '.join(TARGET_DTYPES)}")
     return dataclasses.replace(profile, target=dataclasses.replace(profile.target, dtype=dtype))
 
 

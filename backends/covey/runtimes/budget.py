@@ -152,7 +152,7 @@ def of_drafter(name: str, folder: Path, settings: DrafterSettings, gpu: Gpu, tar
         dtype = SMALL if device == CPU else "bfloat16" if multiplied else "float32"
     if target is None:
         part = _part(name, folder, device, dtype)
-    elif device == CPU and dtype in (*KINDS, SMALL):
+    elif device == CPU and dtype in KINDS:
         part = _native(name, heads.read(folder, target).of, dtype)
     else:
         of, number = heads.read(folder, target).of, _BYTES[dtype]
@@ -184,7 +184,7 @@ def _part(
     width, taps = product
     try:
         of = architecture.read(folder)
-        if native and device == CPU and dtype in (*KINDS, SMALL):
+        if native and device == CPU and dtype in KINDS:
             return _native(name, of, dtype, taps)
         layers, kv_heads, dim, longest = of.layers, of.kv_heads, of.head_dim, of.max_positions
     except UnsupportedModel:

@@ -10,7 +10,7 @@ from pathlib import Path
 from covey.contracts.errors import SettingError, UnsupportedModel
 from covey.contracts.profile import TargetSettings
 from covey.models import dtypes
-from covey.models.native import BLOCK, KINDS, architecture, compiled
+from covey.models.native import BLOCK, KINDS, SMALL, architecture, compiled
 
 NATIVE, TORCH = "native", "torch"
 DRIVERS = (Path("/proc/driver/nvidia"), Path("/dev/nvidiactl"), Path("/dev/kfd"), Path("/dev/dxg"))
@@ -18,9 +18,11 @@ DRIVERS = (Path("/proc/driver/nvidia"), Path("/dev/nvidiactl"), Path("/dev/kfd")
 
 def runtime_of(folder: str | Path, settings: TargetSettings) -> str:
     """Return the runtime for the settings. Raises SettingError if they ask for one that cannot serve the model."""
-    if settings.runtime == TORCH:
+    if settings.runtime == TORCH and settings.dtype != SMALL:
         return TORCH
-    reason = why_not(folder, settings)
+    reason = "target.runtime is torch" if settings.runtime == TORCH else why_not(folder, settings)
+    if reason and settings.dtype == SMALL:
+        raise SettingError(f"target.dtype: got 'int8', which needs the native runtime, but {reason}; use auto")
     if reason and settings.runtime == NATIVE:
         raise SettingError(f"target.runtime: got 'native', but {reason}; use auto or torch")
     return TORCH if reason else NATIVE

@@ -17,5 +17,5 @@ which takes a quarter of a second.
 
 BLOCK = 32  # slots of a block
 LANES = 16  # float32 numbers of a vector
-KINDS = ("bfloat16", "float32")  # dtypes that targets are computed in
-SMALL = "int8"  # only for drafters: weights and activations of products are bytes
+SMALL = "int8"  # weights and activations of products are bytes; all else is as in bfloat16
+KINDS = ("bfloat16", "float32", SMALL)  # dtypes that models are computed in

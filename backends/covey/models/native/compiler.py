@@ -15,7 +15,7 @@ import numpy as np
 from numba.core.typing.typeof import Purpose, typeof
 
 from covey.models.heads import Taps
-from covey.models.native import SMALL, tiles
+from covey.models.native import SMALL, matmul, tiles
 from covey.models.native.architecture import Architecture
 from covey.models.native.chains import chain
 from covey.models.native.compiled import BFLOAT16, FLOAT32
@@ -76,7 +76,12 @@ def main(variant: str) -> None:
         _compile(make, passes.of_states(slot[0]))
         words = np.ones((3, 1, 1), np.int32)
         contenders(np.zeros((1, 1), np.float32), np.zeros(1, np.int32), words, words.astype(np.float32))
-    tiles.addresses(tiles_of(*kinds(of, SMALL)) if variant == BFLOAT16 else tiles_of(FLOATS, FLOATS))
+    if variant == BFLOAT16:
+        kind, seen = kinds(of, SMALL)
+        tiles.addresses(tiles_of(kind, seen))
+        tiles.addresses(matmul.tiles_of(seen))
+    else:
+        tiles.addresses(tiles_of(FLOATS, FLOATS))
 
 
 if __name__ == "__main__":

@@ -21,7 +21,7 @@ from covey.contracts.types import Floats, Ints, Words
 from covey.models.agreement import Room, passes_agree
 from covey.models.identity import identity
 from covey.models.lanes import Pass, Stop
-from covey.models.native import KINDS, SMALL, amx, architecture, compiled
+from covey.models.native import KINDS, amx, architecture, compiled
 from covey.models.native.architecture import Architecture
 from covey.models.native.attention import SLOTS
 from covey.models.native.chains import chain
@@ -71,7 +71,7 @@ class NativeModel:
         """Load the model. The pool may grow to `most_blocks`. With `taps`, passes keep the values that states are made
         from in their tokens' slots. `columns` are the tokens of the logits if these are not all. Raises
         UnsupportedModel if the model is of another family, or if nothing can be compiled for this CPU."""
-        if dtype not in (*KINDS, SMALL):
+        if dtype not in KINDS:
             raise SettingError(f"dtype: got {dtype!r}, the native runtime computes in: {', '.join(KINDS)}")
         self._of = of = folder if isinstance(folder, Architecture) else architecture.read(Path(folder))
         self.dtype, self.max_pass_tokens, self.threads = dtype, max_pass_tokens, threads

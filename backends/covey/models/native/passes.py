@@ -59,7 +59,7 @@ class Passes:
         self._work = _work(of, self._shape, most_tokens, threads)
         self._tapped_layers = np.asarray(layers, np.int32)
         self.state_width = 0 if taps is None else len(taps.fc)
-        self._made = None if taps is None else _made(taps, self._shape.products, threads)
+        self._made = None if taps is None else _made(taps, self._states_by(kind, seen), threads)
         self._columns = columns
         self._turns = np.zeros((0, 2, of.head_dim // 2), np.float32)  # of positions up to the highest so far
         self._logits: Floats = np.zeros((0, of.vocab_size), np.float32)
@@ -148,6 +148,10 @@ class Passes:
             states[:] = work.states
         # Pass whole arrays: Numba would compile anew for slices.
         return Asked(tokens, slots, turns, every, wanted, seen, states, self._tapped_layers)
+
+    def _states_by(self, kind: int, seen: int) -> Multiplied:
+        """Return the products that make states. A model of bytes makes them in the numbers of its scores."""
+        return Multiplied.of(seen, tiles.addresses(matmul.tiles_of(seen))) if kind == BYTES else self._shape.products
 
     def _turned(self, last: int) -> Floats:
         """Return cosines and sines of the positions up to `last` or more."""

@@ -6,7 +6,6 @@ import math
 
 from covey.models.native import BLOCK, LANES, SMALL
 from covey.models.native.architecture import Architecture
-from covey.process import cpu
 
 
 def block_bytes(of: Architecture, dtype: str, taps: int = 0) -> int:
@@ -25,6 +24,6 @@ def weight_bytes(of: Architecture, dtype: str) -> int:
     """Return the bytes of a model's weights as passes read them. Matrices in bfloat16 stay so in a float32 model."""
     matrices = {tensor.dtype for tensor in of.weights.values() if len(tensor.shape) == 2}
     number = 4 if dtype == "float32" and matrices != {"BF16"} else 2
-    if dtype == SMALL and "avx512vnni" in cpu.features():
+    if dtype == SMALL:
         number = 1
     return number * sum(math.prod(tensor.shape) for tensor in of.weights.values())
