@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 import pytest
 
@@ -36,10 +37,13 @@ def answers(temperature: float, depth: int, drafters: Mapping[str, Drafter], tar
     return found
 
 
-@pytest.mark.parametrize("temperature", [pytest.param(0.0, marks=pytest.mark.slow), 1.0])
-def test_the_text_is_the_targets_own_and_drafts_are_accepted(temperature: float) -> None:
+@pytest.mark.parametrize(
+    ("temperature", "dtype"), [pytest.param(0.0, "auto", marks=pytest.mark.slow), (1.0, "auto"), (0.0, "int8")]
+)
+def test_the_text_is_the_targets_own_and_drafts_are_accepted(temperature: float, dtype: str) -> None:
     """Greedily 194 of 418 drafted tokens are."""
-    target = TargetRunner.load(TARGET, SETTINGS.target, token_budget=BUDGET, name="target", head=str(HEAD))
+    settings = replace(SETTINGS.target, dtype=dtype)
+    target = TargetRunner.load(TARGET, settings, token_budget=BUDGET, name="target", head=str(HEAD))
     head = load_drafter("head", HEAD, TARGET, SETTINGS, name=SETTINGS.target.head)
     plain = answers(temperature, 0, {}, target)
     found = answers(temperature, DEPTH, {SETTINGS.target.head: head}, target)

@@ -327,7 +327,7 @@ def test_shared_memory_of_the_dead_is_removed_and_of_the_living_is_not(tmp_path:
     assert {path.name for path in tmp_path.iterdir()} == {"covey_of_somebody_else", "triton_region"}
 
 
-@pytest.mark.parametrize("arguments", [["--http-port", "x"], ["--dtype", "int8"], ["--front-http-port", "1"]])
+@pytest.mark.parametrize("arguments", [["--http-port", "x"], ["--dtype", "int4"], ["--front-http-port", "1"]])
 def test_a_command_line_that_cannot_be_read_is_one_line(
     arguments: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -95,6 +95,15 @@ def test_a_token_takes_what_the_model_s_pool_gives_it(tmp_path: Path, family: st
     assert (part.token * 32, part.longest) == (model.bytes_per_block, model.max_positions)
 
 
+def test_a_target_in_bytes_takes_a_byte_for_each_weight() -> None:
+    folder, settings = MODELS / "target" / "1", TargetSettings(device="cpu", kv_blocks=4, numerics="fast", threads=1)
+    small, words = (budget.of_target(folder, replace(settings, dtype=dtype), Gpu()) for dtype in ("int8", "bfloat16"))
+    assert 2 * small.weights == words.weights
+    assert small.token == words.token
+    _, model = open_target(folder, typed(folder, replace(settings, dtype="int8")), 64, 0, 0)
+    assert small.token * 32 == model.bytes_per_block
+
+
 def test_a_drafter_s_token_takes_what_its_pool_gives_it() -> None:
     folder, settings = MODELS / "draft_general" / "1", DrafterSettings(kv_blocks=4)
     part = budget.of_drafter("draft_general", folder, settings, Gpu())

@@ -28,7 +28,10 @@ TARGET = MODELS / "target" / "1"
     [
         ({"device": "cuda"}, "the target is on a GPU"),
         ({"block_size": 16}, "target.block_size is 16, and the native runtime needs 32"),
-        ({"dtype": "float64"}, "the target's dtype is float64, and the native runtime needs bfloat16 or float32"),
+        (
+            {"dtype": "float64"},
+            "the target's dtype is float64, and the native runtime needs bfloat16 or float32 or int8",
+        ),
     ],
 )
 def test_settings_that_it_does_not_serve_are_pytorch_s(changes: dict[str, object], said: str) -> None:
@@ -48,6 +51,18 @@ def test_models_that_it_does_not_serve_and_those_that_ask_for_it_are_pytorch_s(
     assert runtime_of(folder, TargetSettings(device="cpu")) == "torch"
     with pytest.raises(SettingError, match=r"but .* serves no model with a sliding window; use auto or torch"):
         typed(folder, TargetSettings(device="cpu", runtime="native"))
+
+
+def test_bytes_are_refused_where_the_native_runtime_does_not_compute(tmp_path: Path) -> None:
+    small = TargetSettings(device="cpu", dtype="int8")
+    assert runtime_of(TARGET, small) == "native"
+    for folder, settings, why in (
+        (TARGET, replace(small, device="cuda"), "the target is on a GPU"),
+        (TARGET, replace(small, runtime="torch"), "target.runtime is torch"),
+        (build(tmp_path, "mistral"), small, ".* a sliding window"),
+    ):
+        with pytest.raises(SettingError, match=f"target.dtype: got 'int8', which needs the native runtime, but {why}"):
+            typed(folder, settings)
 
 
 @pytest.mark.parametrize("numerics", ["auto", "invariant"])

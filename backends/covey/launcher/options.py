@@ -129,7 +129,9 @@ def parse(arguments: Sequence[str]) -> Options:
     parser.add_argument(
         "--drafter", default="", metavar="MODEL", help=f"{named} model or EAGLE-3 head that drafts for it"
     )
-    parser.add_argument("--dtype", default="", choices=profile.TARGET_DTYPES, help="of the target; auto: its checkpoint's own")
+    parser.add_argument(
+        "--dtype", default="", choices=profile.TARGET_DTYPES, help="of the target; auto: its checkpoint's own"
+    )
     parser.add_argument("--model-repository", type=Path, metavar="FOLDER")
     parser.add_argument("--backends", type=Path, metavar="FOLDER", help="folder with orchestrator/, target/, ...")
     parser.add_argument("--triton", type=Path, metavar="FOLDER", help="another Triton installation than the wheel's")

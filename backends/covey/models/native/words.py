@@ -57,7 +57,7 @@ def code_of(what: str, make: Callable[[], bytes]) -> bytes:
 
 Array: TypeAlias = npt.NDArray[Any]
 F = TypeVar("F", bound=Callable[..., Any])
-_OPTIONS: dict[str, Any] = {"nogil": True, "cache": True, "error_model": "numpy"}  # numpy's divisions need no branch
+_OPTIONS: dict[str, Any] = {"nogil": True, "error_model": "numpy"}  # numpy's divisions need no branch
 _I16, _I32, _I64, _POINTER = ir.IntType(16), ir.IntType(32), ir.IntType(64), ir.PointerType()
 _ROUNDS = "avx512bf16" in cpu.features()  # has an instruction; else LLVM would call a function that does not exist
 
