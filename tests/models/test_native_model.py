@@ -189,9 +189,7 @@ def test_weights_that_the_family_does_not_add_are_not_added(tmp_path: Path) -> N
 
 
 def test_types_that_it_does_not_compute_in_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(
-        SettingError, match="dtype: got 'float64', the native runtime computes in: bfloat16, float32, int8"
-    ):
+    with pytest.raises(SettingError, match="dtype: got 'float64', the native runtime computes in: bfloat16,"):
         opened(built(tmp_path, "llama"), "float64")
 
 

@@ -71,8 +71,8 @@ class TargetSettings:
     folder: str = setting("", "Hugging Face folder of the target; empty: the version folder of its model entry")
     dtype: str = setting(
         "auto",
-        "type of weights and KV; auto: the checkpoint's, or float32 if the device cannot multiply it; int8: products of "
-        "bytes, in the native runtime",
+        "type of weights and KV; auto: the checkpoint's, or float32 if the device cannot multiply it; int8: products "
+        "of bytes, in the native runtime",
         choices=TARGET_DTYPES,
     )
     device: str = setting("auto", "where the target runs", choices=("auto", "cpu", "cuda"))
