@@ -26,7 +26,7 @@ def filled(values, rows):  # type: ignore[no-untyped-def]
     put(BYTES, values, rows, 0, 0)
 
 
-@pytest.mark.parametrize("width", [64, 576, 1600])
+@pytest.mark.parametrize("width", [64, 90, 576, 1600])
 def test_sums_are_exact_for_any_number_of_rows(width: int) -> None:
     """The extreme bytes are among the weights: no sum of two products may be cut to 16 bits."""
     drawn = np.random.default_rng(width)
@@ -34,12 +34,16 @@ def test_sums_are_exact_for_any_number_of_rows(width: int) -> None:
     weights[:3] = np.array([127, -127, 127])[:, None]
     values = drawn.standard_normal((ROWS, width)).astype(np.float32)
     values[0] = 1.0
-    small, factors = np.zeros((ROWS, 4 * width), np.uint8), np.zeros((ROWS, width // GROUP * 2), np.float32)
+    groups = [slice(start, start + GROUP) for start in range(0, width, GROUP)]
+    small, factors = (
+        np.full((ROWS, 4 * GROUP * len(groups)), 99, np.uint8),
+        np.zeros((ROWS, len(groups) * 2), np.float32),
+    )
     rows = Rows(small.view(np.uint16), small.view(np.float32), small.view(np.int8), factors, factors.view(np.int32))
     filled(values, rows)
     packed = panels((weights + 128).astype(np.uint8), BYTES).copy()
-    whole = rows.small[:, :width].astype(np.int32)
-    groups = [slice(start, start + GROUP) for start in range(0, width, GROUP)]
+    largest = np.stack([np.abs(values[:, group]).max(axis=1) for group in groups], axis=1)
+    whole = np.rint(values * np.repeat(np.float32(127) / largest, GROUP, axis=1)[:, :width]).astype(np.int32)
     expected = sum(
         (whole[:, group] @ weights[:, group].T).astype(np.float64) * factors[:, 2 * place, None]
         for place, group in enumerate(groups)
@@ -48,7 +52,7 @@ def test_sums_are_exact_for_any_number_of_rows(width: int) -> None:
     firsts = []
     for count in range(1, ROWS + 1):
         found = np.zeros((ROWS, COLUMNS), np.float32)
-        multiplied(how, packed.ctypes.data, rows, count, width, found)
+        multiplied(how, packed.ctypes.data, rows, count, GROUP * len(groups), found)
         assert np.allclose(found[:count], expected[:count], rtol=1e-6, atol=1e-3)
         firsts.append(found[0].tobytes())
     assert len(set(firsts)) == 1, "the same bits in any company"

@@ -215,7 +215,7 @@ def test_one_and_two_threads_give_the_same_bits(tmp_path: Path) -> None:
         assert np.array_equal(one.forward(row), two.forward(row))
 
 
-@pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
+@pytest.mark.parametrize("dtype", ["bfloat16", "float32", "int8"])
 def test_what_is_no_number_stays_with_the_row_that_read_it(dtype: str, tmp_path: Path) -> None:
     """Neither another row of the pass sees it, nor one whose block holds it behind its last key."""
     model = opened(built(tmp_path, "llama"), dtype)
@@ -225,7 +225,7 @@ def test_what_is_no_number_stays_with_the_row_that_read_it(dtype: str, tmp_path:
     last = [(0, 39, 40), (1, 40, 41)]
     whole, expected = (each.clone() for each in reader.read(last))
     assert whole.isfinite().all()
-    nothing = 0x7FC0 if dtype == "bfloat16" else np.nan
+    nothing = np.nan if dtype == "float32" else 0x7FC0
     for block, first in ((reader.tables[0][0], 3), (reader.tables[1][1], 9)):  # the second has its last key at 8
         model.pool._keys[:, block, :, :, first:] = nothing
         model.pool.values[:, block, :, first:] = nothing

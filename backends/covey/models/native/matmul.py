@@ -9,7 +9,7 @@ import numpy as np
 
 from covey.models.native import LANES, amx
 from covey.models.native.tiles import AMX, BYTES, GROUP, LINE, PAIRS, WIDE, Tile, call, most_rows
-from covey.models.native.words import Array, compiled, rounded
+from covey.models.native.words import Array, bits_of, compiled, number_of, rounded
 
 COLUMNS = 32  # of a panel
 # k is cut into blocks: all rows are multiplied by one block, which stays in the second-level cache, before the next.
@@ -19,6 +19,7 @@ PARTS = (2,) if WIDE else (2, 1)
 PANEL_BYTES = (64, 64, 128, 32, 64)  # for each k, by kind
 COLUMN_BYTES = (4, 2, 4, 4, 4)  # of a step, by kind
 ROW_BYTES = (2, 4, 4, 1, 2)
+_SHIFT, _SHIFTED = 1.5 * 2**23, 0x4B400000  # a float32 and its bits
 STEPS = (2, 1, 1, GROUP, amx.STEP)  # k per step of a tile, by kind
 
 
@@ -129,8 +130,8 @@ def put(kind, values, rows, first, at):
             to[end:whole] = 0
     elif kind == BYTES:
         for row in range(count):
-            for start in range(0, k, GROUP):
-                _put_group(values[row, start : start + GROUP], rows, first + row, at + start)
+            to_row = first + row
+            _put_bytes(values[row], rows.small[to_row], rows.factors[to_row], rows.starts[to_row], at)
             rows.small[first + row, end:whole] = 0
     else:
         for row in range(count):
@@ -141,16 +142,20 @@ def put(kind, values, rows, first, at):
 
 
 @compiled
-def _put_group(values, rows, row, at):
-    most = np.float32(0)
-    for i in range(len(values)):
-        most = max(most, abs(values[i]))
-    inverse = np.float32(127) / most if most > 0 else np.float32(0)
-    total, to = np.int32(0), rows.small[row, at : at + len(values)]
-    for i in range(len(values)):
-        whole = np.int32(np.rint(values[i] * inverse))
-        to[i] = whole
-        total += whole
-    group = at // GROUP * 2
-    rows.factors[row, group] = most * np.float32(1 / 127)
-    rows.starts[row, group + 1] = -128 * total  # because 128 is added to stored weights
+def _put_bytes(values, small, factors, starts, at):
+    """Write a row's numbers as bytes up to 127, with a factor for each group."""
+    # Indices are unsigned, because Numba looks whether others are negative. Slices would cost counts of references.
+    group, end = np.uint64(GROUP), np.uint64(len(values))
+    for first in range(np.uint64(0), end, group):
+        most, total, to = np.int32(0), np.int32(0), np.uint64(at) + first
+        for i in range(first, min(first + group, end)):
+            most = max(most, np.int32(bits_of(values[i]) & np.int32(0x7FFFFFFF)))  # bits have the order of sizes
+        largest = number_of(most)
+        by = np.float32(127) / largest if largest > 0 else np.float32(0)
+        for i in range(first, min(first + group, end)):
+            one = np.int32(bits_of(values[i] * by + np.float32(_SHIFT)) - _SHIFTED)  # its sum's last bit is worth 1
+            small[to + (i - first)] = one
+            total = np.int32(total + one)
+        place = to // group * np.uint64(2)
+        factors[place] = largest * np.float32(1 / 127)
+        starts[place + np.uint64(1)] = -128 * total  # because 128 is added to stored weights
