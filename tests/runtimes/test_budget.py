@@ -100,6 +100,8 @@ def test_a_target_in_bytes_takes_a_byte_for_each_weight() -> None:
     small, words = (budget.of_target(folder, replace(settings, dtype=dtype), Gpu()) for dtype in ("int8", "bfloat16"))
     assert 2 * small.weights == words.weights
     assert small.token == words.token
+    with pytest.raises(SettingError, match="'int8', which is served on a CPU only"):
+        budget.of_target(folder, replace(settings, device="auto", dtype="int8"), Gpu(GIB))
     _, model = open_target(folder, typed(folder, replace(settings, dtype="int8")), 64, 0, 0)
     assert small.token * 32 == model.bytes_per_block
 

@@ -137,6 +137,8 @@ def of_target(folder: str | Path, settings: TargetSettings, gpu: Gpu, product: t
     the taps: what is kept of them lies with each token's KV."""
     folder, device = Path(folder), _device(settings.device, gpu)
     if device == GPU:
+        if settings.dtype == SMALL:
+            raise SettingError("target.dtype: got 'int8', which is served on a CPU only; use auto or target.device cpu")
         dtype = dtypes.served(settings.dtype, folder, "bfloat16" if gpu.bfloat16 else "float32", halves=True)
     else:
         dtype = dtypes.on_cpu(settings.dtype, folder)
