@@ -14,7 +14,7 @@ import tempfile
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
 from statistics import median
@@ -167,14 +167,16 @@ def _line_up(
     wanted = session.wanted
     settings, target, drafter = _pair(wanted)
     made = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+    asked = settings.target
     given = {
         "target": target,
         "drafter": drafter,
-        "dtype": typed(target, settings.target).dtype,
+        # Covey alone makes bytes of a checkpoint's weights.
+        "dtype": typed(target, replace(asked, dtype="auto") if asked.dtype == "int8" else asked).dtype,
         "threads": cpu.cores(),
         "kept": str(made),  # a peer may keep converted models here
     }
-    session.notes |= {"pair": {"target": target, "drafter": drafter}, "dtype": given["dtype"], "peers": {}}
+    session.notes |= {"pair": {"target": target, "drafter": drafter}, "dtype": typed(target, asked).dtype, "peers": {}}
     entrants: list[Competitor] = []
     for peer, python in peers.items():
         for depth in (0, *(QUICK_DEPTHS if wanted.quick else DEPTHS)):
