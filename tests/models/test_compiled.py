@@ -106,6 +106,7 @@ def test_models_compile_nothing_themselves(tmp_path: Path) -> None:
     tiny_models.build(folders["BF16"], "qwen3", torch.bfloat16)
     tiny_models.build(folders["F32"], "llama", torch.float32)
     said = (
+        "import sys\n"
         "from pathlib import Path\n"
         "import numpy as np\n"
         "from covey.models.heads import Taps\n"
@@ -120,13 +121,14 @@ def test_models_compile_nothing_themselves(tmp_path: Path) -> None:
         "        tapped.states(np.arange(99, dtype=np.int32))\n"
         "made = stages.run, chains.chain, states.make\n"
         "print(*(len(each.stats.cache_misses) for each in made), *(len(each.signatures) for each in made[::2]))\n"
+        "print('numba.np.linalg' in sys.modules)\n"
     )
     own = os.environ | {compiled.FOLDER_VARIABLE: str(kept)}
     done = subprocess.run(
         [sys.executable, "-c", said], env=own, capture_output=True, text=True, check=True, timeout=120
     )
     kinds = "3" if tiles.has(tiles.PAIRS) else "2"  # without products of bfloat16, states are made in float32
-    assert done.stdout.split() == ["0", "0", "0", "3", kinds]
+    assert done.stdout.split() == ["0", "0", "0", "3", kinds, "False"], "what only a compilation needs is not loaded"
     assert sorted(path.name for path in kept.rglob("*")) == before
 
 

@@ -12,7 +12,7 @@ import pytest
 
 from covey.contracts.errors import Overloaded
 from covey.contracts.tenants import TenantRules
-from covey.contracts.types import Finish, Objective, Request, Sampling
+from covey.contracts.types import Finish, Objective, Offer, Request, Sampling
 from covey.loop.engine import Engine
 from covey.requests.scheduler import Scheduler
 from tests.engines import finish
@@ -83,12 +83,16 @@ def test_a_newcomer_takes_a_place_that_another_has_beyond_its_share() -> None:
         made.submit(asks(key, "flood", 500), float(key))
     made.admit(4096, 100.0)
     assert list(made.running) == list(range(8)), "a tenant alone has every place"
+    for active in made.running.values():
+        active.own_drafts = Offer(active.num_tokens, [5, 6], [])
     made.submit(asks(200, "victim"), 101.0)
     made.admit(4096, 101.0)
     assert 200 in made.running
     assert made.preemptions == 1
     assert len(made.running) == 8
-    assert 7 not in made.running, "the least urgent of the others gave way"
+    (gone,) = (active for active in made.waiting if active.key == 7)
+    assert gone.next_drafts == [], "the least urgent of the others gave way, and the target has forgotten its drafts"
+    assert gone.seen_by_own_head == 0
     for key in range(201, 210):
         made.submit(asks(key, "victim"), 102.0)
     made.admit(4096, 102.0)
