@@ -48,6 +48,19 @@ def test_check_refuses_models_that_the_start_refuses(tmp_path: Path, capsys: pyt
     assert "draft_math," in out, "and which there are"
 
 
+def test_check_says_that_a_profile_without_a_model_serves_the_test_pair(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    texts = {"mine": "", "drafters": 'models = ["draft_general"]', "model": '[target]\nfolder = "/models/target"'}
+    for name, text in texts.items():
+        (tmp_path / f"{name}.toml").write_text(f'description = "fine"\n{text}')
+    main(["profiles", "check", *(str(tmp_path / f"{name}.toml") for name in texts)])
+    mine, drafters, model = capsys.readouterr().out.splitlines()
+    assert mine.endswith("it serves the small test pair; MODEL= names another")
+    assert drafters.endswith("fine")
+    assert model.endswith("fine")
+
+
 def settings(found: object, prefix: str = "") -> dict[str, object]:
     names: dict[str, object] = {}
     for field in dataclasses.fields(found):  # type: ignore[arg-type]

@@ -32,16 +32,22 @@ def chosen(options: Options, *, gpu: bool | None = None) -> Options:
         options = replace(options, profile=REAL_PROFILE if real else other)
     elif options.profile.endswith(".toml") and not options.model and options.bundled_repository():
         own = profile.load(options.profile)
-        if not own.target.folder and not own.target.emulated:
-            if means_real_model(own):
-                return _with_real_model(options)
+        if serves_test_pair(options.profile, own):
             log.warning("%s has no target.folder: serving the small test pair; MODEL= names another", options.profile)
+        elif means_real_model(own):
+            return _with_real_model(options)
     return options if options.profile != REAL_PROFILE or options.model else _with_real_model(options)
 
 
 def means_real_model(own: Profile) -> bool:
-    """Return whether a profile without a target's folder is for the real model."""
-    return own.target.head == HEAD
+    """Return whether a profile that names no target is for the real model."""
+    return own.target.head == HEAD and not own.target.folder and not own.target.emulated
+
+
+def serves_test_pair(name: str, own: Profile) -> bool:
+    """Return whether a user's profile of this name or path has no target of its own, and none is chosen for it."""
+    named = own.target.folder or own.target.emulated or means_real_model(own)
+    return name.endswith(".toml") and "target" in own.models and not named
 
 
 def _with_real_model(options: Options) -> Options:

@@ -56,6 +56,7 @@ def run_check(given: argparse.Namespace) -> int:
     from covey.contracts import profile
     from covey.contracts.errors import SettingError
     from covey.launcher import Options, preflight
+    from covey.launcher.default_model import serves_test_pair
 
     names = given.names or sorted(path.stem for path in profile.profiles_folder().glob("*.toml"))
     if not names:
@@ -71,8 +72,9 @@ def run_check(given: argparse.Namespace) -> int:
             console.print(f"[red]wrong[/red]  {name}", end="  ")
             console.print(str(error), markup=False)
         else:
+            pair = "no target.folder: it serves the small test pair; MODEL= names another"
             console.print(f"[green]ok[/green]     {found.name}", end="  ")
-            console.print(found.description, markup=False)
+            console.print(pair if serves_test_pair(name, found) else found.description, markup=False)
     return BROKEN if broken else 0
 
 
