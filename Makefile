@@ -35,7 +35,7 @@ VERSION      := import sys; print("%d.%d" % sys.version_info[:2])
 
 help:
 	@echo "make setup     create .venv and install; does nothing when nothing changed"
-	@echo "make serve     start the server [HOST= HTTP_PORT= GRPC_PORT= METRICS_PORT= FRONT_HOST= FRONT_HTTP_PORT= FRONT_GRPC_PORT= PROFILE= MODEL=folder-or-file-or-name DRAFTER=folder-or-file-or-name NAMES='name ...' DTYPE=bfloat16]"
+	@echo "make serve     start the server [HOST= HTTP_PORT= GRPC_PORT= METRICS_PORT= FRONT_HOST= FRONT_HTTP_PORT= FRONT_GRPC_PORT= PROFILE= MODEL=folder-or-file-or-name DRAFTER=folder-or-file-or-name NAMES='name ...' DTYPE=int8]"
 	@echo "make plan      what a model would take of memory, with a GPU that has so much free; starts nothing [GPU_GIB=78 MODEL= DRAFTER= PROFILE= DTYPE=]"
 	@echo "make demo      what Covey does, as pictures drawn from running servers, in runs/demo; five minutes [ARGS='depth ...']"
 	@echo "make loadtest  a minute of load on a running server, then an HTML report [HOST= GRPC_PORT= ... ARGS='--shape poisson:4 ...' COMPARE=folder]"

@@ -230,7 +230,7 @@ def test_the_whole_grid_of_long_company(exact: PagedModel) -> None:
     cases = {
         "alone in chunks of 249": roomy.serve(wanted, budget=249, batch=1, tenant="249"),
         "cold": roomy.serve(wanted[::-1], budget=100, tenant="company"),
-        "hot": roomy.serve(wanted[:2], budget=CHUNK, tenant="company"),
+        "hot": roomy.serve(wanted[-2:], budget=CHUNK, tenant="company"),  # of equal requests the lower key goes first
         "drafted": roomy.serve(wanted, budget=2 * CHUNK, tenant="drafted", drafters={"draft_ngram": lookup}),
     }
     crowd = prompted((1043, 601, 655, 1500), 48, 40)  # so long that they meet

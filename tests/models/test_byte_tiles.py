@@ -22,8 +22,8 @@ def multiplied(how, w, rows, count, width, y):  # type: ignore[no-untyped-def]
 
 
 @compiled
-def filled(values, rows):  # type: ignore[no-untyped-def]
-    put(BYTES, values, rows, 0, 0)
+def filled(values, rows, at):  # type: ignore[no-untyped-def]
+    put(BYTES, values, rows, 0, at)
 
 
 @pytest.mark.parametrize("width", [64, 90, 576, 1600])
@@ -40,7 +40,8 @@ def test_sums_are_exact_for_any_number_of_rows(width: int) -> None:
         np.zeros((ROWS, len(groups) * 2), np.float32),
     )
     rows = Rows(small.view(np.uint16), small.view(np.float32), small.view(np.int8), factors, factors.view(np.int32))
-    filled(values, rows)
+    for first in range(0, width, 2 * GROUP):
+        filled(values[:, first : first + 2 * GROUP].copy(), rows, first)
     packed = panels((weights + 128).astype(np.uint8), BYTES).copy()
     largest = np.stack([np.abs(values[:, group]).max(axis=1) for group in groups], axis=1)
     whole = np.rint(values * np.repeat(np.float32(127) / largest, GROUP, axis=1)[:, :width]).astype(np.int32)

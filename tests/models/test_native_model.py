@@ -194,7 +194,9 @@ def test_types_that_it_does_not_compute_in_are_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "dtype"), [(name, "bfloat16") for name in SERVED] + [("llama", "float32"), ("llama", "int8")]
+    ("name", "dtype"),
+    [(name, "bfloat16") for name in SERVED]
+    + [("llama", "float32"), *((name, "int8") for name in ("llama", "biases", "qwen3"))],
 )
 @pytest.mark.parametrize("threads", [1, pytest.param(2, marks=pytest.mark.slow)])
 def test_a_token_has_the_same_bits_in_any_company(name: str, dtype: str, threads: int, tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from covey.contracts import profile
 from covey.contracts.errors import SettingError
 from covey.contracts.profile import TargetSettings
 from covey.models.native import model as native_model
+from covey.process import cpu
 from covey.runtimes import choice as runtimes
 from covey.runtimes.choice import runtime_of
 from covey.target.opening import load_target
@@ -53,7 +54,9 @@ def test_models_that_it_does_not_serve_and_those_that_ask_for_it_are_pytorch_s(
         typed(folder, TargetSettings(device="cpu", runtime="native"))
 
 
-def test_bytes_are_refused_where_the_native_runtime_does_not_compute(tmp_path: Path) -> None:
+def test_bytes_are_refused_where_the_native_runtime_does_not_compute(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     small = TargetSettings(device="cpu", dtype="int8")
     assert runtime_of(TARGET, small) == "native"
     for folder, settings, why in (
@@ -63,6 +66,14 @@ def test_bytes_are_refused_where_the_native_runtime_does_not_compute(tmp_path: P
     ):
         with pytest.raises(SettingError, match=f"target.dtype: got 'int8', which needs the native runtime, but {why}"):
             typed(folder, settings)
+    loaded = replace(small, kv_blocks=40, threads=1)
+    monkeypatch.setattr(native_model, "passes_agree", lambda *_: False)
+    assert TargetRunner.load(TARGET, loaded, token_budget=64, name="target").info().numerics == "fast"
+    with pytest.raises(SettingError, match=r"passes in int8 are not invariant on this CPU; .* with dtype auto"):
+        TargetRunner.load(TARGET, replace(loaded, numerics="invariant"), token_budget=64, name="target")
+    monkeypatch.setattr(cpu, "multiplies_bytes", lambda: False)
+    with pytest.raises(SettingError, match="does not multiply bytes; use dtype auto"):
+        typed(TARGET, small)
 
 
 @pytest.mark.parametrize("numerics", ["auto", "invariant"])

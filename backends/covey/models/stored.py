@@ -36,6 +36,13 @@ class Stored:
     begin: int  # offset of its bytes in the file
     scales: Stored | None = None  # of an int8 matrix: a factor for each row
 
+    def rows(self, first: int, end: int) -> Stored:
+        """Return the place of some rows."""
+        each = self.size // self.shape[0]
+        shape, begin = (end - first, *self.shape[1:]), self.begin + first * each
+        scales = None if self.scales is None else self.scales.rows(first, end)
+        return replace(self, shape=shape, size=(end - first) * each, begin=begin, scales=scales)
+
 
 def tensors(files: Iterable[Path]) -> dict[str, Stored]:
     """Return the tensors of several files by name. Raises SettingError if a file is not complete."""

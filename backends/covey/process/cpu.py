@@ -81,6 +81,11 @@ def multiplies_bfloat16() -> bool:
     return bool({"avx512bf16", "amx-bf16", "bf16"} & features())
 
 
+def multiplies_bytes() -> bool:
+    """Return whether the CPU has instructions for products of bytes."""
+    return bool({"avx512vnni", "avx512bw" if "avx512f" in features() else "avx2"} & features())
+
+
 def check() -> None:
     """Raise SettingError if COVEY_CPU names a CPU with instructions that this one lacks."""
     missing = sorted(features() - _own())

@@ -23,7 +23,7 @@ from covey.models import dtypes, heads, refusals, stored
 from covey.models.native import KINDS, SMALL, architecture, sizes
 from covey.process import cpu, interpreter
 from covey.process.footprint import available
-from covey.runtimes.choice import TORCH, has_gpu, may_have_gpu
+from covey.runtimes.choice import TORCH, check_bytes, has_gpu, may_have_gpu
 
 LEAST = 1024  # tokens of the least pool that is worth a start
 MOST = (1 << 31) - (1 << 21)  # tokens, whose places are numbers of 32 bits
@@ -136,9 +136,8 @@ def of_target(folder: str | Path, settings: TargetSettings, gpu: Gpu, product: t
     """Return the memory of the target in a folder. `product` is the shape of the one that makes states for a head of
     the taps: what is kept of them lies with each token's KV."""
     folder, device = Path(folder), _device(settings.device, gpu)
+    check_bytes(folder, replace(settings, device="cuda" if device == GPU else "cpu"))
     if device == GPU:
-        if settings.dtype == SMALL:
-            raise SettingError("target.dtype: got 'int8', which is served on a CPU only; use auto or target.device cpu")
         dtype = dtypes.served(settings.dtype, folder, "bfloat16" if gpu.bfloat16 else "float32", halves=True)
     else:
         dtype = dtypes.on_cpu(settings.dtype, folder)

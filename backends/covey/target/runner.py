@@ -41,6 +41,7 @@ from covey.kv.sequences import Sequence, Sequences
 from covey.models import dtypes, heads
 from covey.models.identity import files_of, identity, of_model
 from covey.models.lanes import Stop, Stoppable
+from covey.models.native import SMALL
 from covey.noise.arrays import Logits, plain, select
 from covey.process import cpu, footprint
 from covey.runtimes import budget
@@ -146,6 +147,7 @@ class TargetRunner:
             open_target, folder, token_budget=token_budget, depth=depth, most_blocks=most_blocks, taps=taps
         )
         may_fall_back = settings.runtime == NATIVE and asked.runtime == "auto" and asked.numerics != "fast"
+        may_fall_back &= asked.dtype != SMALL  # PyTorch computes none in bytes
         compute, model = opened(replace(settings, numerics="auto") if may_fall_back else settings)
         if may_fall_back and model.numerics == "fast":
             log.warning("%s: PyTorch computes it, because the native runtime's passes are not invariant here", folder)

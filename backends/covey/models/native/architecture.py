@@ -22,7 +22,7 @@ from covey.models.stored import Stored
 # Model types that this runtime computes: RMS norms, rotary positions, grouped heads, gated feed-forwards, in every
 # layer. The kernels for GPUs have a list of their own.
 FAMILIES = frozenset({"llama", "mistral", "qwen2", "qwen3"})
-EMBEDDING = "model.embed_tokens.weight"
+EMBEDDING, HEAD = "model.embed_tokens.weight", "lm_head.weight"
 ROPES = ("default", "linear", "llama3", "yarn")  # kinds that do not change with a text's length
 # The keys of config.json and of its rotary settings that this runtime computes, then those that change no pass.
 _WORDS = (
@@ -160,7 +160,7 @@ def _tensors(config: Mapping[str, Any], of: Architecture) -> Iterator[tuple[str,
     yield EMBEDDING, (of.vocab_size, width)
     yield "model.norm.weight", (width,)
     if not of.tied:
-        yield "lm_head.weight", (of.vocab_size, width)
+        yield HEAD, (of.vocab_size, width)
     for layer in range(of.layers):
         at = f"model.layers.{layer}"
         yield f"{at}.input_layernorm.weight", (width,)

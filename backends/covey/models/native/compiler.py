@@ -19,7 +19,7 @@ from covey.models.native import SMALL, matmul, tiles
 from covey.models.native.architecture import Architecture
 from covey.models.native.chains import chain
 from covey.models.native.compiled import BFLOAT16, FLOAT32
-from covey.models.native.contenders import contenders
+from covey.models.native.contenders import search
 from covey.models.native.passes import Passes, kinds, tiles_of
 from covey.models.native.stages import run
 from covey.models.native.states import make
@@ -74,8 +74,9 @@ def main(variant: str) -> None:
         _compile(run, passes.of_pass(unread))
         _compile(chain, passes.of_chain(unread, slot, slot, Race(np.zeros(1), np.ones((2, 3, 1), np.int32))))
         _compile(make, passes.of_states(slot[0]))
-        words = np.ones((3, 1, 1), np.int32)
-        contenders(np.zeros((1, 1), np.float32), np.zeros(1, np.int32), words, words.astype(np.float32))
+        words, places = np.ones((3, 1, 1), np.int32), np.zeros(1, np.int64)
+        found = np.zeros((1, 1), np.float32), np.zeros(1, np.int32), words, words.astype(np.float32)
+        _compile(search, (*found, places, places.astype(np.int32)))
     if variant == BFLOAT16:
         kind, seen = kinds(of, SMALL)
         tiles.addresses(tiles_of(kind, seen))

@@ -151,7 +151,7 @@ def _put_bytes(values, small, factors, starts, at):
         for i in range(first, min(first + group, end)):
             most = max(most, np.int32(bits_of(values[i]) & np.int32(0x7FFFFFFF)))  # bits have the order of sizes
         largest = number_of(most)
-        by = np.float32(127) / largest if largest > 0 else np.float32(0)
+        by = np.float32(127) / largest if largest > np.float32(1e-30) else np.float32(0)
         for i in range(first, min(first + group, end)):
             one = np.int32(bits_of(values[i] * by + np.float32(_SHIFT)) - _SHIFTED)  # its sum's last bit is worth 1
             small[to + (i - first)] = one

@@ -111,7 +111,7 @@ class NativeModel:
         elif numerics == "invariant":
             raise SettingError(
                 f"numerics: its passes in {self.dtype} are not invariant on this CPU; use target.runtime "
-                "torch, or numerics auto or fast"
+                "torch with dtype auto, or numerics auto or fast"
             )
         leave_compiler()
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 
 from covey.models.native import BLOCK, LANES, SMALL
-from covey.models.native.architecture import Architecture
+from covey.models.native.architecture import EMBEDDING, HEAD, Architecture
+from covey.process import cpu
 
 
 def block_bytes(of: Architecture, dtype: str, taps: int = 0) -> int:
@@ -21,9 +22,11 @@ def planes_of_taps(numbers: int, size: int) -> int:
 
 
 def weight_bytes(of: Architecture, dtype: str) -> int:
-    """Return the bytes of a model's weights as passes read them. Matrices in bfloat16 stay so in a float32 model."""
+    """Return the bytes of a model's weights as passes read them. Matrices in bfloat16 stay so in a float32 model. An
+    embedding that is not mapped from its file is held in addition to the head."""
     matrices = {tensor.dtype for tensor in of.weights.values() if len(tensor.shape) == 2}
-    number = 4 if dtype == "float32" and matrices != {"BF16"} else 2
-    if dtype == SMALL:
-        number = 1
-    return number * sum(math.prod(tensor.shape) for tensor in of.weights.values())
+    each = 4 if dtype == "float32" and matrices != {"BF16"} else 2
+    number = 1 if dtype == SMALL and cpu.multiplies_bytes() else each
+    total = number * sum(math.prod(tensor.shape) for tensor in of.weights.values())
+    embedding, counted = of.weights[EMBEDDING], number if HEAD in of.weights else 0  # else it is counted as the head
+    return total if embedding.dtype == "BF16" else total + (each - counted) * math.prod(embedding.shape)

@@ -56,8 +56,9 @@ def has(kind: int) -> bool:
     """Return whether this CPU has the instructions for a kind of multiplication."""
     if kind == AMX:
         return amx.allowed()
-    needed = {PAIRS: {"avx512bf16"}, BYTES: {"avx512vnni", "avx512bw" if WIDE else "avx2"}}.get(kind)
-    return needed is None or not needed.isdisjoint(cpu.features())
+    if kind == BYTES:
+        return cpu.multiplies_bytes()
+    return kind != PAIRS or "avx512bf16" in cpu.features()
 
 
 def most_rows(vectors: int, kind: int = PAIRS) -> int:

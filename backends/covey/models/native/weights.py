@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from covey.contracts.errors import SettingError
 from covey.contracts.types import Floats, Words
-from covey.models.native.architecture import EMBEDDING, Architecture
+from covey.models.native.architecture import EMBEDDING, HEAD, Architecture
 from covey.models.native.matmul import COLUMNS, PANEL_BYTES
 from covey.models.native.stages import GATED, Held
 from covey.models.native.tasks import first_of
@@ -28,7 +28,6 @@ _EXPONENTS: dict[str, np.unsignedinteger[Any]] = {
     "F16": np.uint16(0x7C00),
     "F32": np.uint32(0x7F800000),
 }
-_HEAD = "lm_head.weight"
 
 
 def whole(width: int, of: int = GROUP) -> int:
@@ -81,7 +80,7 @@ class Weights:
         if (three[:, 0] == 1).all() and not three[:, 1].any():
             after = one, two, three[:, :, :0].copy(), four
         after_head = np.zeros((2, of.vocab_size), np.float32)
-        name = EMBEDDING if of.tied and _HEAD not in of.weights else _HEAD
+        name = EMBEDDING if of.tied and HEAD not in of.weights else HEAD
         head = self._packed([name.removesuffix(".weight")], after_head)
         sizes = [whole(rows) * PANEL_BYTES[kind] for _, rows in shapes]
         tasks = [-(-columns // COLUMNS) for columns, _ in shapes]
@@ -134,9 +133,19 @@ class Weights:
                 return words(floats(tensor)), ones, bias
             raw = np.fromfile(tensor.file, np.uint16, tensor.size // 2, offset=tensor.begin)
             return _finite(tensor, raw).reshape(tensor.shape), ones, bias
-        values = floats(tensor)
-        scale = np.maximum(np.abs(values).max(axis=1), np.float32(1e-12)) / np.float32(127)
-        return (np.rint(values / scale[:, None]) + 128).astype(np.uint8), scale, bias
+        return *small(tensor), bias
+
+
+def small(tensor: Stored) -> tuple[npt.NDArray[np.uint8], Floats]:
+    """Return a matrix's numbers as bytes, 128 added, and a factor for each row. Few rows are in float32 at a time."""
+    count, width = tensor.shape
+    made, scales, some = np.empty((count, width), np.uint8), np.empty(count, np.float32), max(1, CHECKED // width)
+    for first in range(0, count, some):
+        rows = slice(first, min(first + some, count))
+        values = floats(tensor.rows(rows.start, rows.stop))
+        scales[rows] = np.maximum(np.abs(values).max(axis=1), np.float32(1e-12)) / np.float32(127)
+        made[rows] = np.rint(values / scales[rows, None]) + 128
+    return made, scales
 
 
 def panels(matrix: npt.NDArray[Any], kind: int) -> npt.NDArray[Any]:
