@@ -105,8 +105,20 @@ def test_a_target_in_bytes_takes_a_byte_for_each_weight() -> None:
         budget.of_target(folder, replace(in_bytes, device="auto"), Gpu(GIB))
     with pytest.raises(SettingError, match=r"but target\.runtime is torch; use dtype auto"):
         budget.of_target(folder, replace(in_bytes, runtime="torch"), Gpu())
-    _, model = open_target(folder, typed(folder, replace(settings, dtype="int8")), 64, 0, 0)
+    _, model = open_target(folder, typed(folder, in_bytes), 64, 0, 0)
     assert small.token * 32 == model.bytes_per_block
+
+
+@pytest.mark.parametrize("tied", [True, False])
+@pytest.mark.parametrize("dtype", ["float32", "int8"])
+def test_an_embedding_that_no_file_maps_is_counted(tmp_path: Path, dtype: str, tied: bool) -> None:
+    sizes = {"hidden_size": 128, "intermediate_size": 128, "vocab_size": 8192}
+    folder = tiny_models.build(tmp_path, "llama", torch.float32, tie_word_embeddings=tied, **sizes)
+    settings = TargetSettings(device="cpu", dtype=dtype, kv_blocks=4, numerics="fast", threads=1)
+    _, model = open_target(folder, typed(folder, settings), 64, 0, 0)
+    held = model._passes._weights  # type: ignore[union-attr]
+    taken = held.bytes + held.held.embedding.nbytes
+    assert budget.of_target(folder, settings, Gpu()).weights == pytest.approx(taken, rel=0.1)
 
 
 def test_a_drafter_s_token_takes_what_its_pool_gives_it() -> None:

@@ -29,10 +29,7 @@ TARGET = MODELS / "target" / "1"
     [
         ({"device": "cuda"}, "the target is on a GPU"),
         ({"block_size": 16}, "target.block_size is 16, and the native runtime needs 32"),
-        (
-            {"dtype": "float64"},
-            "the target's dtype is float64, and the native runtime needs bfloat16 or",
-        ),
+        ({"dtype": "float64"}, "the target's dtype is float64, and the native runtime needs bfloat16 or"),
     ],
 )
 def test_settings_that_it_does_not_serve_are_pytorch_s(changes: dict[str, object], said: str) -> None:

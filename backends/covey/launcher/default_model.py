@@ -45,7 +45,7 @@ def means_real_model(own: Profile) -> bool:
 
 
 def serves_test_pair(name: str, own: Profile) -> bool:
-    """Return whether a user's profile of this name or path has no target of its own, and none is chosen for it."""
+    """Return whether a user's profile of this name or path has a target but says nothing about its model."""
     named = own.target.folder or own.target.emulated or means_real_model(own)
     return name.endswith(".toml") and "target" in own.models and not named
 

@@ -19,8 +19,8 @@ PARTS = (2,) if WIDE else (2, 1)
 PANEL_BYTES = (64, 64, 128, 32, 64)  # for each k, by kind
 COLUMN_BYTES = (4, 2, 4, 4, 4)  # of a step, by kind
 ROW_BYTES = (2, 4, 4, 1, 2)
-_SHIFT, _SHIFTED = 1.5 * 2**23, 0x4B400000  # a float32 and its bits
 STEPS = (2, 1, 1, GROUP, amx.STEP)  # k per step of a tile, by kind
+_SHIFT, _SHIFTED = 1.5 * 2**23, 0x4B400000  # a float32 whose last bit is worth 1, and its bits
 
 
 class Multiplied(NamedTuple):
@@ -130,9 +130,9 @@ def put(kind, values, rows, first, at):
             to[end:whole] = 0
     elif kind == BYTES:
         for row in range(count):
-            to_row = first + row
-            _put_bytes(values[row], rows.small[to_row], rows.factors[to_row], rows.starts[to_row], at)
-            rows.small[first + row, end:whole] = 0
+            to_small = rows.small[first + row]
+            _put_bytes(values[row], to_small, rows.factors[first + row], rows.starts[first + row], at)
+            to_small[end:whole] = 0
     else:
         for row in range(count):
             to_floats = rows.floats[first + row]
@@ -151,6 +151,7 @@ def _put_bytes(values, small, factors, starts, at):
         for i in range(first, min(first + group, end)):
             most = max(most, np.int32(bits_of(values[i]) & np.int32(0x7FFFFFFF)))  # bits have the order of sizes
         largest = number_of(most)
+        # NaN compares as false: its row's factor is NaN, and so are its sums.
         by = np.float32(127) / largest if largest > np.float32(1e-30) else np.float32(0)
         for i in range(first, min(first + group, end)):
             one = np.int32(bits_of(values[i] * by + np.float32(_SHIFT)) - _SHIFTED)  # its sum's last bit is worth 1
